@@ -1,0 +1,1 @@
+"""Numba CUDA kernels, one file per operation; installed as ``horovod_gqsgd.cuda_kernels``."""
