@@ -6,9 +6,7 @@ from pathlib import Path
 from setuptools import find_namespace_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(
-    r'^__version__ = "(.+)"$', (ROOT / "horovod_gqsgd/__init__.py").read_text(), re.MULTILINE
-)[1]
+VERSION = re.findall(r'__version__ = "(.+)"', (ROOT / "horovod_gqsgd/__init__.py").read_text())[0]
 
 # Folders of the checkout that install under another name than their own.
 MAPPED = {

@@ -1,0 +1,46 @@
+# Every target is complete on a fresh machine with Python 3.11, gcc, g++ and make: it sets up
+# .venv first, which takes minutes once and well under a second from then on.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test ptest lint format wheel clean
+
+PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
+RUN := .venv/bin/python
+
+# For ptest: which tests, on how many ranks, started by what (gloo or mpi).
+T ?= tests/parallel/torch
+NP ?= 2
+LAUNCHER ?= gloo
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup:  ## make .venv ready (the other targets do that by themselves)
+	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11, or name one: make PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) scripts/setup_env.py
+
+demo: setup  ## train a small model on two processes and report
+	@$(RUN) examples/demo.py
+
+test: setup  ## all tests; `make test T="tests/unit -k name"` for some
+	$(RUN) -m pytest $(if $(filter file,$(origin T)),,$(T))
+
+ptest: setup  ## parallel tests: `make ptest NP=2 T="tests/parallel/torch/test_x.py -k name"`
+	@$(RUN) -m tests.parallel --np $(NP) --launcher $(LAUNCHER) $(T)
+
+lint: setup  ## ruff check, ruff format --check, mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+format: setup  ## let ruff repair and format what it can
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+wheel: setup  ## build the wheel into dist/
+	$(RUN) -m build --wheel --no-isolation
+
+clean:  ## remove .venv and all that was built here (finished Horovod wheels are kept)
+	rm -rf .venv build dist output *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
