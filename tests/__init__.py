@@ -1,0 +1,1 @@
+"""unit/: one process; parallel/: under horovodrun and mpirun."""

@@ -1,0 +1,83 @@
+"""The harness tells failing, hanging and dying ranks apart, in time, by the right rank."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.job import Job
+from tests.parallel.report import Report
+
+pytestmark = pytest.mark.parallel
+
+CASES = "tests/parallel/cases"
+START = 40.0  # generous for the start of a job on a busy machine
+
+
+def run(case: str, folder: Path, limit: float = 60.0, job_limit: float = 120.0) -> Report:
+    report = Job(2, (f"{CASES}/{case}.py",), limit=limit, job_limit=job_limit).run(folder)
+    assert not report.passed
+    return report
+
+
+def no_rank_left(report: Report) -> bool:
+    pids = [rank["pid"] for rank in report.ranks if rank]
+    time.sleep(0.5)  # the launcher's shells need a moment to collect them
+    return not any(
+        str(report.folder).encode() in path.read_bytes()
+        for path in (Path(f"/proc/{pid}/cmdline") for pid in pids)
+        if path.exists()
+    )
+
+
+def test_failing_rank_is_shown_alone_and_other_tests_go_on(tmp_path):
+    report = run("test_one_rank_fails", tmp_path)
+    assert report.summary().startswith("1 failed, 2 passed on 2 ranks")
+    assert list(report.failed) == [1]
+    text = report.details()
+    assert "rank 1 is wrong" in text
+    assert "rank 1 says hello" in text
+    assert "rank 0 says hello" not in text
+
+
+def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
+    report = run("test_one_rank_leaves", tmp_path)
+    assert report.seconds < START + 10
+    text = report.details()
+    assert "rank 1 never joins" in text
+    assert "rank 0 did not come to the end of" in text
+    assert no_rank_left(report)
+
+
+def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
+    report = run("test_one_rank_hangs", tmp_path, limit=5)
+    assert report.seconds < START + 5
+    assert "1 unfinished" in report.summary()
+    rank_1 = report.details().split("---- rank 1")[1]
+    assert "sleep_for_ever" in rank_1
+    assert no_rank_left(report)
+
+
+def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
+    report = run("test_one_rank_hangs", tmp_path, limit=1000, job_limit=20)
+    assert report.status is None
+    assert report.seconds < 20 + 15
+    assert "sleep_for_ever" in report.details()
+    assert "time limit" in report.details()
+    assert no_rank_left(report)
+
+
+def test_dying_rank(tmp_path):
+    report = run("test_one_rank_crashes", tmp_path)
+    rank_1 = report.details().split("---- rank 1")[1]
+    assert "rank 1 is about to go" in rank_1
+    assert "Aborted" in rank_1
+
+
+def test_ranks_must_collect_the_same(tmp_path):
+    report = run("test_ranks_differ", tmp_path)
+    assert "rank 0 collected other tests" in report.details()
+
+
+def test_no_tests_is_a_failure(tmp_path):
+    assert run("test_nothing", tmp_path).summary().startswith("no tests")
