@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,14 +101,26 @@ def set_up() -> None:
         "installing dependencies and this package", *install, "--no-build-isolation",
         "--editable", f"{ROOT}[dev]", "torch", "tensorflow-cpu",
     )  # fmt: skip
+    build_horovod()
+
+
+def build_horovod() -> None:
+    """Run the build script with the environment's Python."""
     script = str(ROOT / "scripts" / "build_horovod.py")
-    status = subprocess.run([VENV_PYTHON, script, "--torch", "--tensorflow"]).returncode
+    process = subprocess.Popen([VENV_PYTHON, script, "--torch", "--tensorflow"])
+    try:
+        status = process.wait()
+    except BaseException:  # let it remove what it has begun
+        process.terminate()
+        process.wait()
+        raise
     if status:
         sys.exit(status)  # it has said why
 
 
 def main() -> int:
     """Set up if needed; returns the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what we started ends, too
     try:
         with exclusive(ROOT / ".setup.lock", say):
             wanted = fingerprint()
