@@ -82,10 +82,11 @@ def run_logged(command: list[str], env: Mapping[str, str], log: Path, title: str
         )
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                sink.write(line)
-                phase = read_line(line, phase)
-                display.update(phase)
+            with process.stdout as output:
+                for line in output:
+                    sink.write(line)
+                    phase = read_line(line, phase)
+                    display.update(phase)
             status = process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)

@@ -79,7 +79,7 @@ class Target:
         """Name of the wheel's folder in the cache: readable in front, a digest of all behind.
 
         >>> Target("cpython-311", "linux-x86_64", "2.13.0+cpu", None, "openmpi-4.1.4").key
-        'horovod-0.28.1-cpython-311-torch-2.13.0+cpu-openmpi-4.1.4-5e01fbc5f8'
+        'horovod-0.28.1-cpython-311-torch-2.13.0+cpu-openmpi-4.1.4-420e661ca1'
         """
         parts = [f"horovod-{self.horovod}", self.python]
         parts += [f"torch-{self.torch}"] if self.torch else []
