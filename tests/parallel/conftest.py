@@ -1,6 +1,18 @@
 """Tests of ``torch/`` and ``tensorflow/`` belong inside a job: `test_jobs` starts it."""
 
+import pytest
+
 from .rank import rank_and_size
 
-if rank_and_size()[1] == 1:
+SIZE = rank_and_size()[1]
+
+if SIZE == 1:
     collect_ignore_glob = ["torch/*", "tensorflow/*", "cases/*"]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        mark = item.get_closest_marker("np")
+        if mark and SIZE not in mark.args:
+            sizes = " or ".join(map(str, mark.args))
+            item.add_marker(pytest.mark.skip(reason=f"for {sizes} ranks, not {SIZE}"))

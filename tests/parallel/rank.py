@@ -7,7 +7,6 @@ non-zero status, and those would take their findings with them.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import json
 import os
@@ -35,7 +34,7 @@ def rank_and_size() -> tuple[int, int]:
 
 
 class RankPlugin:
-    """Time limits, world sizes, and the record of what happened."""
+    """Time limits, the same tests on every rank, and the record of what happened."""
 
     def __init__(self, folder: Path, limit: float) -> None:
         self.folder = folder
@@ -79,14 +78,6 @@ class RankPlugin:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.record["failed"][report.nodeid] = report.longreprtext
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            mark = item.get_closest_marker("np")
-            if mark and self.size not in mark.args:
-                sizes = ", ".join(map(str, mark.args))
-                item.add_marker(pytest.mark.skip(reason=f"for {sizes} ranks, not {self.size}"))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Go on only when all ranks have the same tests: others would wait for each other."""
@@ -142,8 +133,7 @@ def main(folder: Path, limit: float, arguments: list[str]) -> int:
     os.dup2(plugin.log.fileno(), 2)
     # A rank that is ended because of another one tells where it was.
     faulthandler.register(signal.SIGTERM, file=plugin.log, all_threads=True, chain=True)
-    with contextlib.suppress(SystemExit):
-        pytest.main(["--capture=tee-sys", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
+    pytest.main(["--capture=tee-sys", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
     return 0 if plugin.record["finished"] else 3
 
 

@@ -12,7 +12,8 @@ TAIL = 60  # lines of a log that are shown
 def tail(path: Path, after: str = "") -> str:
     """The last lines of a log, from the last occurrence of ``after`` on."""
     text = path.read_text(errors="replace") if path.exists() else ""
-    lines = text[max(text.rfind(after), 0) :].strip().splitlines()
+    start = max(text.rfind(after), 0) if after else 0
+    lines = text[start:].strip().splitlines()
     return "\n".join(lines[-TAIL:])
 
 

@@ -59,9 +59,9 @@ def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
 
 
 def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
-    report = run("test_one_rank_hangs", tmp_path, limit=1000, job_limit=20)
+    report = run("test_one_rank_hangs", tmp_path, limit=1000, job_limit=25)
     assert report.status is None
-    assert report.seconds < 20 + 15
+    assert report.seconds < 25 + 15
     assert "sleep_for_ever" in report.details()
     assert "time limit" in report.details()
     assert no_rank_left(report)
@@ -80,4 +80,6 @@ def test_ranks_must_collect_the_same(tmp_path):
 
 
 def test_no_tests_is_a_failure(tmp_path):
-    assert run("test_nothing", tmp_path).summary().startswith("no tests")
+    report = run("test_nothing_of_this_name", tmp_path)
+    assert report.summary().startswith("no tests")
+    assert "file or directory not found" in report.details()
