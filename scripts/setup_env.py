@@ -36,6 +36,9 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
 CONSTRAINTS = ROOT / "constraints.txt"
+# What must not reach the build: other packages, and the settings of the make that runs us, which
+# would replace the number of parallel jobs that fits the machine.
+LEAKS = ["PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"]
 # Imports nothing heavy, and fails where an interrupted `venv` left out pip.
 USABLE = "import pip, sys; sys.exit(sys.version_info[:2] != (3, 11))"
 
@@ -127,7 +130,8 @@ def main() -> int:
             if READY.exists() and READY.read_text() == wanted:
                 return 0
             READY.unlink(missing_ok=True)
-            os.environ.pop("PYTHONPATH", None)  # would leak other packages into the environment
+            for name in LEAKS:
+                os.environ.pop(name, None)
             set_up()
             READY.write_text(wanted)
     except Problem as problem:

@@ -57,9 +57,9 @@ def build_environment(target: Target, tools: Path, shim: Path, cmake: Path | Non
         TF_CPP_MIN_LOG_LEVEL="2",
     )
     # Horovod's default of -j8 is too much for small machines: TensorFlow's headers take memory.
-    env.setdefault(
-        "MAKEFLAGS", f"-j{parallel_jobs(len(os.sched_getaffinity(0)), available_memory())}"
-    )
+    if not env.get("MAKEFLAGS"):
+        jobs = parallel_jobs(len(os.sched_getaffinity(0)), available_memory())
+        env["MAKEFLAGS"] = f"-j{jobs}"
     if cmake:
         env["HOROVOD_CMAKE"] = str(cmake)
     return env
