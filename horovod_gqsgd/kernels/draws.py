@@ -1,0 +1,75 @@
+"""Dither inside CPU kernels: the kind of rounding is a type, so each loop is compiled for one."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from horovod_gqsgd.dither import SHARED, Dither, place
+from horovod_gqsgd.kernels.jit import serial
+from horovod_gqsgd.kernels.scalars import hash32, stratify, stratify_binary, u32
+
+
+class Independent(NamedTuple):
+    """One word per element; keys in columns 0 and 1."""
+
+    n: np.uint32
+
+
+class Correlated(NamedTuple):
+    """`scalars.stratify`: private keys in columns 0 and 1, shared ones in 2 and 3."""
+
+    place: np.uint32
+    n: np.uint32
+    width: np.uint32
+
+
+class CorrelatedBinary(NamedTuple):
+    """`scalars.stratify_binary`, for n a power of two."""
+
+    start: np.uint32
+    mask: np.uint32
+    shift: np.uint32
+
+
+Kind = Independent | Correlated | CorrelatedBinary
+
+
+def plan(dither: Dither, rounding: str, rank: int, n: int, size: int) -> tuple[Kind, np.ndarray]:
+    """Kind and keys of ``rank``: a row of keys for each 2^32 elements."""
+    highs = range(max(size - 1, 0) // 2**32 + 1)
+    private = [dither.keys(rank, high)[:2] for high in highs]
+    if rounding == "independent" or n == 1:
+        return Independent(u32(n)), np.array([[*k, 0, 0] for k in private], u32)
+    keys = np.array([[*k, *dither.keys(SHARED, h)[:2]] for h, k in enumerate(private)], u32)
+    mine = place(rank, n, *dither.keys(SHARED)[2:])
+    if n & (n - 1):
+        return Correlated(u32(mine), u32(n), u32(2**32 // n)), keys
+    shift = n.bit_length() - 1
+    width = 2**32 >> shift
+    return CorrelatedBinary(u32(mine * width), u32(2**32 - width), u32(shift)), keys
+
+
+@serial
+def row(keys, start):
+    """The keys of the element with index ``start``."""
+    high = start >> 32
+    return keys[high, 0], keys[high, 1], keys[high, 2], keys[high, 3]
+
+
+def draw(kind, index, k0, k1, k2, k3):
+    """The dither word of an element, given the low half of its index."""
+    raise NotImplementedError("only inside kernels")
+
+
+@overload(draw, inline="always")
+def _draw(kind, index, k0, k1, k2, k3):
+    if kind.instance_class is Independent:
+        return lambda kind, index, k0, k1, k2, k3: hash32(index, k0, k1)
+    if kind.instance_class is Correlated:
+        return lambda kind, index, k0, k1, k2, k3: stratify(
+            hash32(index, k2, k3), hash32(index, k0, k1), kind.place, kind.n, kind.width
+        )
+    return lambda kind, index, k0, k1, k2, k3: stratify_binary(
+        hash32(index, k2, k3), hash32(index, k0, k1), kind.start, kind.mask, kind.shift
+    )

@@ -1,0 +1,122 @@
+"""Reductions: n rows of exponential codes in, the codes of their mean (or another centre) out.
+
+Exponential codes do not add as integers, so the exchange calls a reduction by its registered
+name. The mean of numbers in [−N, N] lies there too: the same code serves, with no headroom, for
+any number of workers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from horovod_gqsgd.dither import finalise
+from horovod_gqsgd.exponential import UNIT, Levels, scale_for
+
+Reduce = Callable[[np.ndarray, Levels, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A registered reduction; ``identity`` is what the ranks compare."""
+
+    name: str
+    reduce: Reduce
+    cuda: Callable | None = None
+    version: int = 1
+
+    @property
+    def identity(self) -> str:
+        """Name, module, qualified name and version."""
+        function = self.reduce
+        where = getattr(function, "__module__", "?")
+        what = getattr(function, "__qualname__", type(function).__qualname__)
+        return f"{self.name}={where}.{what}@{self.version}"
+
+
+_registry: dict[str, Reduction] = {}
+
+
+def register_reduction(
+    name: str, reduce: Reduce, *, cuda: Callable | None = None, version: int = 1
+) -> None:
+    """Make ``reduction=name`` available, on every rank alike.
+
+    Parameters
+    ----------
+    name
+        A new name; a name registered twice raises.
+    reduce
+        ``reduce(codes: uint8[n, m], levels, dither: uint32[m]) -> uint8[m]``, rows in rank order.
+        ``levels.decode(codes)`` gives float32 in [−1, 1], ``levels.encode(values, dither)`` rounds
+        without bias. It must be elementwise: a tensor may arrive in pieces.
+    cuda
+        The same on device arrays; without it codes on a GPU are reduced on the host.
+    version
+        Raise it when the numbers change: ranks with different versions refuse each other.
+    """
+    if not (isinstance(name, str) and name):
+        raise ValueError(f"name={name!r} is not allowed: a reduction's name is a non-empty string")
+    if not callable(reduce):
+        raise ValueError(f"reduce={reduce!r} is not allowed: a reduction is a function")
+    if name in _registry:
+        raise ValueError(f"name={name!r} is taken by {_registry[name].identity}: choose another")
+    _registry[name] = Reduction(name, reduce, cuda, version)
+
+
+def get_reduction(name: str) -> Reduction:
+    """Look up a registered reduction.
+
+    >>> get_reduction("exact").identity
+    'exact=horovod_gqsgd.reductions.exact@1'
+    """
+    try:
+        return _registry[name]
+    except KeyError:
+        raise ValueError(
+            f"reduction={name!r} is not registered (known: {', '.join(sorted(_registry))}): "
+            "call register_reduction on every rank first"
+        ) from None
+
+
+def weighted_mean(
+    rows: np.ndarray, weights: np.ndarray, levels: Levels, dither: np.ndarray
+) -> np.ndarray:
+    """Code of ``Σ w_r·row_r / Σ w_r``: an exact int64 sum of integer levels, then one rounding.
+
+    >>> levels, dither = Levels(8, 1), np.zeros(1, np.uint32)
+    >>> levels.decode(weighted_mean(np.array([[1], [3]], np.uint8), np.array([1, 1]), levels, dither))
+    array([0.5], dtype=float32)
+    """
+    total = (levels.decode_integers(rows) * weights[:, None]).sum(axis=0)
+    full = np.array([int(weights.sum()) << UNIT], np.float32)
+    return levels.encode_scaled(total.astype(np.float32), scale_for(full), dither)
+
+
+def exact(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
+    """The mean with a single rounding: associative, the same bits everywhere."""
+    return weighted_mean(codes, np.ones(len(codes), np.int64), levels, dither)
+
+
+def pairwise(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
+    """The paper's tree of stochastic additions in code space, for any number of rows.
+
+    A node over a and b leaves holds ``(a·A + b·B)/(a + b)`` rounded to a level; the left side
+    takes the larger half. Equal magnitudes of opposite sign and equal weight give 0, and the
+    maximum on all ranks stays the maximum.
+    """
+
+    def node(low: int, high: int) -> np.ndarray:
+        if high - low == 1:
+            return codes[low]
+        middle = (low + high + 1) // 2
+        rows = np.stack([node(low, middle), node(middle, high)])
+        # One word serves all nodes: each hashes it with its own split, 1 … n − 1.
+        word = finalise(dither + np.uint32(middle * 0x9E3779B9 & 0xFFFFFFFF))
+        return weighted_mean(rows, np.array([middle - low, high - middle]), levels, word)
+
+    return node(0, len(codes))
+
+
+register_reduction("exact", exact)
+register_reduction("pairwise", pairwise)
