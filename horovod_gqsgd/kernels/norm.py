@@ -16,18 +16,18 @@ def local(
     block = block or max(x.size, 1)
     unit = min(block, SUM_UNIT)
     # Blocks larger than a unit are reduced by units first: one task must not take the whole tensor.
-    units = -(-x.size // unit)
+    units, each = -(-x.size // unit), -(-block // unit)
     run = x.size >= SERIAL
     if q == INF:
         partial = out if unit == block and p == INF else np.empty(units, np.int32)
         (_max_parallel if run else _max_serial)(view(x), unit, partial)
-        if unit < block:
-            partial = np.maximum.reduceat(partial, np.arange(0, units, block // unit))
+        if each > 1:
+            partial = np.maximum.reduceat(partial, np.arange(0, units, each))
     else:
         partial = np.empty(units, np.float64)
         (_sum_parallel if run else _sum_serial)(view(x), unit, q == 2, partial)
-        if unit < block:
-            partial = _in_turn(partial, -(-block // unit), blocks(x.size, block))
+        if each > 1:
+            partial = _in_turn(partial, each, blocks(x.size, block))
     out[:] = power(partial, q, p)
 
 
