@@ -87,3 +87,168 @@ def linear_value(total, limit, factor, norm):
 def norm_or_nan(norm):
     """The norm, or NaN for Inf, which makes every element of the block NaN."""
     return norm if norm < f32(np.inf) else f32(np.nan)
+
+
+SHIFT = 24
+ONE_BITS = u32((127 + SHIFT) << 23)
+LOW_BITS = 22
+
+
+def _threshold(octave, step):
+    return u32(round((2 ** (step / octave) - 1) * 2**23))
+
+
+ROOT1, ROOT2, ROOT3 = (_threshold(4, step) for step in (1, 2, 3))  # 2^(1/4), 2^(2/4), 2^(3/4)
+
+
+@inline
+def exponential_scale(norm):
+    """``fl(2^24/norm)``, up if the norm would fall short of 2^24; see `exponential.scale_for`.
+
+    The increment is returned apart, because it is one of the bits.
+    """
+    if norm > f32(0) and norm < f32(np.inf):
+        scale = f32(f32(2**SHIFT) / norm)
+        return scale, u32(f32(norm * scale) < f32(2**SHIFT))
+    return f32(0), u32(0)
+
+
+@inline
+def between1(scaled, dither):
+    """Index of the level around ``scaled``, base 2: add random mantissa bits, keep the exponent."""
+    return i32(i32(128 + SHIFT) - i32(u32(scaled + u32(dither >> u32(9))) >> u32(23)))
+
+
+@inline
+def _step(mantissa, low, gap, dither):
+    """1 if the mantissa goes up to the end of the gap that begins at ``low``, else 0."""
+    return i32(u32(u32(mantissa - low) + multiply_high(dither, gap)) >= gap)
+
+
+@inline
+def between2(scaled, dither):
+    """The same for base √2: two levels in an octave."""
+    mantissa = u32(scaled & u32(0x7FFFFF))
+    upper = mantissa >= ROOT2
+    low = ROOT2 if upper else u32(0)
+    gap = u32(u32(1 << 23) - ROOT2) if upper else ROOT2
+    up = i32(i32(upper) + _step(mantissa, low, gap, dither))
+    octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
+    return i32(i32(i32(1) + i32(octaves << i32(1))) - up)
+
+
+@inline
+def between4(scaled, dither):
+    """The same for base ⁴√2: four levels in an octave."""
+    mantissa = u32(scaled & u32(0x7FFFFF))
+    low, gap, up = u32(0), ROOT1, i32(0)
+    if mantissa >= ROOT1:
+        low, gap, up = ROOT1, u32(ROOT2 - ROOT1), i32(1)
+    if mantissa >= ROOT2:
+        low, gap, up = ROOT2, u32(ROOT3 - ROOT2), i32(2)
+    if mantissa >= ROOT3:
+        low, gap, up = ROOT3, u32(u32(1 << 23) - ROOT3), i32(3)
+    up = i32(up + _step(mantissa, low, gap, dither))
+    octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
+    return i32(i32(i32(1) + i32(octaves << i32(2))) - up)
+
+
+@inline
+def below(product, share_scale, count, dither):
+    """The smallest level, index ``count``, with probability product/smallest, else 0."""
+    share = u32(i32(np.rint(f32(product * share_scale))))
+    random = u32(dither >> u32(32 - LOW_BITS))
+    return count if u32(share + random) >= u32(1 << LOW_BITS) else i32(0)
+
+
+@inline
+def level_bits1(index):
+    """Float bits of the level with an index from 1 up, base 2."""
+    return u32(u32(i32(128) - index) << u32(23))
+
+
+@inline
+def level_bits2(index):
+    """The same for base √2."""
+    down = i32(i32(1) - index)
+    mantissa = ROOT2 if i32(down & i32(1)) else u32(0)
+    return u32(u32(u32(i32(127) + i32(down >> i32(1))) << u32(23)) + mantissa)
+
+
+@inline
+def level_bits4(index):
+    """The same for base ⁴√2."""
+    down = i32(i32(1) - index)
+    step = i32(down & i32(3))
+    mantissa = u32(0)
+    if step == i32(1):
+        mantissa = ROOT1
+    if step == i32(2):
+        mantissa = ROOT2
+    if step == i32(3):
+        mantissa = ROOT3
+    return u32(u32(u32(i32(127) + i32(down >> i32(2))) << u32(23)) + mantissa)
+
+
+UNIT = 40
+#: floor(2^41·2^(-r/4)): half-units, so that a shift and a rounding half give rint(2^40·b^-k).
+HALF0, HALF1, HALF2, HALF3 = (u64(int(2 ** (UNIT + 1 - r / 4))) for r in range(4))
+
+
+@inline
+def _rounded(half_units, octaves):
+    return np.int64(u64(u64(half_units >> u64(min(octaves, u32(63)))) + u64(1)) >> u64(1))
+
+
+@inline
+def level_integer1(index):
+    """``rint(2^40·2^-(index−1))``, and 0 for index 0, whose predecessor wraps to a huge shift."""
+    return np.int64(u64(1 << UNIT) >> u64(min(u32(u32(index) - u32(1)), u32(63))))
+
+
+@inline
+def level_integer2(index):
+    """The same for base √2."""
+    down = u32(u32(index) - u32(1))
+    half_units = HALF2 if u32(down & u32(1)) else HALF0
+    return _rounded(half_units, u32(down >> u32(1)))
+
+
+@inline
+def level_integer4(index):
+    """The same for base ⁴√2."""
+    down = u32(u32(index) - u32(1))
+    step = u32(down & u32(3))
+    half_units = HALF0
+    if step == u32(1):
+        half_units = HALF1
+    if step == u32(2):
+        half_units = HALF2
+    if step == u32(3):
+        half_units = HALF3
+    return _rounded(half_units, u32(down >> u32(2)))
+
+
+PAIRS = u64(0x00FF00FF00FF00FF)
+QUADS = u64(0x0000FFFF0000FFFF)
+EIGHT = u64(0x00000000FFFFFFFF)
+
+
+@inline
+def squeeze(codes, bits):
+    """Eight codes, one a byte, to the low 8·bits bits."""
+    codes = u64(u64(codes & PAIRS) | u64(u64(u64(codes >> u64(8)) & PAIRS) << bits))
+    codes = u64(u64(codes & QUADS) | u64(u64(u64(codes >> u64(16)) & QUADS) << u64(u64(2) * bits)))
+    return u64(u64(codes & EIGHT) | u64(u64(codes >> u64(32)) << u64(u64(4) * bits)))
+
+
+@inline
+def spread(packed, bits):
+    """The inverse of `squeeze`."""
+    ones = u64(1)
+    half = u64(u64(ones << u64(u64(4) * bits)) - ones)
+    packed = u64(u64(packed & half) | u64(u64(u64(packed >> u64(u64(4) * bits)) & half) << u64(32)))
+    quad = u64(u64(u64(ones << u64(u64(2) * bits)) - ones) * u64(0x0000000100000001))
+    packed = u64(u64(packed & quad) | u64(u64(u64(packed >> u64(u64(2) * bits)) & quad) << u64(16)))
+    pair = u64(u64(u64(ones << bits) - ones) * u64(0x0001000100010001))
+    return u64(u64(packed & pair) | u64(u64(u64(packed >> bits) & pair) << u64(8)))

@@ -1,0 +1,129 @@
+"""Exponential levels inside CPU kernels: the base is a type, so each loop is compiled for one."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from horovod_gqsgd.exponential import LOW_BITS, Levels
+from horovod_gqsgd.kernels import scalars
+from horovod_gqsgd.kernels.casts import bits_of, float_of
+from horovod_gqsgd.kernels.jit import serial
+from horovod_gqsgd.kernels.scalars import (
+    MAGNITUDE,
+    ONE_BITS,
+    exponential_scale,
+    f32,
+    i32,
+    inline,
+    u32,
+)
+
+
+class Octave1(NamedTuple):
+    """Base 2."""
+
+    bits: int
+    count: np.int32
+    smallest: np.uint32
+    share_scale: np.float32
+
+
+class Octave2(NamedTuple):
+    """Base √2."""
+
+    bits: int
+    count: np.int32
+    smallest: np.uint32
+    share_scale: np.float32
+
+
+class Octave4(NamedTuple):
+    """Base ⁴√2."""
+
+    bits: int
+    count: np.int32
+    smallest: np.uint32
+    share_scale: np.float32
+
+
+Base = Octave1 | Octave2 | Octave4
+
+
+def base_of(levels: Levels) -> Base:
+    """The levels as kernels take them."""
+    kind = {1: Octave1, 2: Octave2, 4: Octave4}[levels.octave]
+    smallest = levels.smallest_bits
+    share_scale = f32(2**LOW_BITS) / smallest.view(f32)
+    return kind(levels.bits, i32(levels.count), smallest, share_scale)
+
+
+def between(base, scaled, dither):
+    raise NotImplementedError("only inside kernels")
+
+
+def level_bits(base, index):
+    raise NotImplementedError("only inside kernels")
+
+
+def level_integer(base, index):
+    raise NotImplementedError("only inside kernels")
+
+
+@overload(between, inline="always")
+def _between(base, scaled, dither):
+    function = getattr(scalars, "between" + base.instance_class.__name__[-1])
+    return lambda base, scaled, dither: function(scaled, dither)
+
+
+@overload(level_bits, inline="always")
+def _level_bits(base, index):
+    function = getattr(scalars, "level_bits" + base.instance_class.__name__[-1])
+    return lambda base, index: function(index)
+
+
+@overload(level_integer, inline="always")
+def _level_integer(base, index):
+    function = getattr(scalars, "level_integer" + base.instance_class.__name__[-1])
+    return lambda base, index: function(index)
+
+
+@serial
+def scale_for(norm):
+    """Float32 ``2^24/norm``; see `exponential.scale_for`."""
+    scale, increment = exponential_scale(norm)
+    return float_of(u32(bits_of(scale) + increment))
+
+
+@inline
+def code_of(base, x, scale, dither):
+    """The code of ``x·scale/2^24``; see `exponential.Levels.encode_scaled`."""
+    bits = bits_of(x)
+    negative = u32(i32(bits) >> i32(31))  # all ones or none
+    dither = u32(dither ^ negative)
+    magnitude = u32(bits & MAGNITUDE)
+    magnitude = magnitude if magnitude >= u32(1 << 23) else u32(0)
+    product = f32(float_of(magnitude) * scale)
+    scaled = min(bits_of(product), ONE_BITS)
+    index = between(base, scaled, dither)
+    if scaled < base.smallest:
+        index = scalars.below(product, base.share_scale, base.count, dither)
+    sign = u32(negative & u32(base.count + i32(1)))
+    return np.uint8(u32(u32(index) + (sign if index > i32(0) else u32(0))))
+
+
+@inline
+def value_of(base, code):
+    """The float32 level of a code."""
+    index = i32(i32(code) & base.count)
+    bits = level_bits(base, index) if index > i32(0) else u32(0)
+    sign = u32(u32(1 << 31) if i32(code) > base.count else u32(0))
+    return float_of(u32(bits | sign))
+
+
+@inline
+def integer_of(base, code):
+    """The int64 level of a code."""
+    index = i32(i32(code) & base.count)
+    magnitude = level_integer(base, index)
+    return np.int64(-magnitude) if i32(code) > base.count else magnitude

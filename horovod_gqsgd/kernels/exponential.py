@@ -1,0 +1,155 @@
+"""Exponential levels on the CPU: encode and pack in one pass, unpack and decode in one pass."""
+
+import numpy as np
+from numba import prange
+
+from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.exponential import Levels
+from horovod_gqsgd.kernels.bases import base_of, code_of, scale_for, value_of
+from horovod_gqsgd.kernels.casts import as_float32, as_item_of, view
+from horovod_gqsgd.kernels.draws import draw, plan, row
+from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
+from horovod_gqsgd.kernels.scalars import f32, norm_or_nan, spread, squeeze, u32, u64
+
+#: Codes that are in the first cache, one a byte, between a tensor and its packed form.
+STAGE = 4096
+
+
+def encode(
+    x: np.ndarray,
+    norms: np.ndarray,
+    block: int | None,
+    levels: Levels,
+    packed: np.ndarray,
+    dither: Dither,
+    rounding: str,
+    rank: int,
+    n: int,
+) -> None:
+    """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``packed`` codes."""
+    kind, keys = plan(dither, rounding, rank, n, x.size)
+    run = _encode_serial if x.size < SERIAL else _encode_parallel
+    run(view(x), norms, block or max(x.size, 1), packed, base_of(levels), keys, kind)
+
+
+def decode(
+    packed: np.ndarray,
+    norms: np.ndarray,
+    block: int | None,
+    levels: Levels,
+    out: np.ndarray,
+    factor: float = 1.0,
+) -> None:
+    """Turn ``packed`` codes into ``level·factor·norm``, in ``out``."""
+    run = _decode_serial if out.size < SERIAL else _decode_parallel
+    run(packed, norms, block or max(out.size, 1), view(out), base_of(levels), f32(factor))
+
+
+@serial
+def pack(codes, packed, bits):
+    """Codes, one a byte and a multiple of eight of them, to ``bits`` bits each."""
+    eights = codes.view(np.uint64)
+    for group in range(0, eights.size):
+        word = squeeze(eights[group], u64(bits))
+        for byte in range(0, bits):
+            packed[group * bits + byte] = np.uint8(u64(word >> u64(8 * byte)) & u64(255))
+
+
+@serial
+def unpack(packed, codes, bits):
+    """The inverse of `pack`."""
+    eights = codes.view(np.uint64)
+    for group in range(0, packed.size // bits):
+        word = u64(0)
+        for byte in range(0, bits):
+            word = u64(word | u64(u64(packed[group * bits + byte]) << u64(8 * byte)))
+        eights[group] = spread(word, u64(bits))
+
+
+@serial
+def _encode_piece(x, scale, codes, first, key, kind, base):
+    k0, k1, k2, k3 = key
+    for j in range(0, x.size):
+        random = draw(kind, u32(first + u32(j)), k0, k1, k2, k3)
+        codes[j] = code_of(base, as_float32(x[j]), scale, random)
+
+
+@serial
+def _decode_piece(codes, out, norm, factor, base):
+    for j in range(0, out.size):
+        out[j] = as_item_of(out, f32(f32(value_of(base, codes[j]) * factor) * norm))
+
+
+@serial
+def _encode_codes(x, start, stop, norms, block, codes, base, keys, kind):
+    """Codes of the elements start … stop − 1, in pieces that share a norm and a key."""
+    at = start
+    while at < stop:
+        end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
+        scale = scale_for(norms[at // block])
+        piece = codes[at - start : end - start]
+        _encode_piece(x[at:end], scale, piece, u32(at), row(keys, at), kind, base)
+        at = end
+
+
+@serial
+def _decode_codes(codes, start, stop, norms, block, out, factor, base):
+    at = start
+    while at < stop:
+        end = min(stop, (at // block + 1) * block)
+        norm = norm_or_nan(norms[at // block])
+        _decode_piece(codes[at - start : end - start], out[at:end], norm, factor, base)
+        at = end
+
+
+@serial
+def _encode_range(x, start, stop, norms, block, packed, base, keys, kind):
+    if base.bits == 8:
+        _encode_codes(x, start, stop, norms, block, packed[start:stop], base, keys, kind)
+        packed[stop : -(-stop // 8) * 8] = 0
+        return
+    stage = np.empty(STAGE, np.uint8)
+    for at in range(start, stop, STAGE):
+        end = min(stop, at + STAGE)
+        padded = -(-(end - at) // 8) * 8
+        stage[end - at : padded] = 0
+        _encode_codes(x, at, end, norms, block, stage, base, keys, kind)
+        pack(stage[:padded], packed[at // 8 * base.bits :], base.bits)
+
+
+@serial
+def _decode_range(packed, start, stop, norms, block, out, factor, base):
+    if base.bits == 8:
+        _decode_codes(packed[start:stop], start, stop, norms, block, out, factor, base)
+        return
+    stage = np.empty(STAGE, np.uint8)
+    for at in range(start, stop, STAGE):
+        end = min(stop, at + STAGE)
+        groups = -(-(end - at) // 8)
+        first = at // 8 * base.bits
+        unpack(packed[first : first + groups * base.bits], stage, base.bits)
+        _decode_codes(stage, at, end, norms, block, out, factor, base)
+
+
+@serial
+def _encode_serial(x, norms, block, packed, base, keys, kind):
+    _encode_range(x, 0, x.size, norms, block, packed, base, keys, kind)
+
+
+@parallel
+def _encode_parallel(x, norms, block, packed, base, keys, kind):
+    for task in prange(0, -(-x.size // CHUNK)):
+        stop = min(x.size, (task + 1) * CHUNK)
+        _encode_range(x, task * CHUNK, stop, norms, block, packed, base, keys, kind)
+
+
+@serial
+def _decode_serial(packed, norms, block, out, base, factor):
+    _decode_range(packed, 0, out.size, norms, block, out, factor, base)
+
+
+@parallel
+def _decode_parallel(packed, norms, block, out, base, factor):
+    for task in prange(0, -(-out.size // CHUNK)):
+        stop = min(out.size, (task + 1) * CHUNK)
+        _decode_range(packed, task * CHUNK, stop, norms, block, out, factor, base)
