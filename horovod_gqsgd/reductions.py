@@ -7,6 +7,7 @@ any number of workers.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -98,24 +99,46 @@ def exact(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
     return weighted_mean(codes, np.ones(len(codes), np.int64), levels, dither)
 
 
+class Node(NamedTuple):
+    """An addition of the tree: rows [low, middle) and [middle, high), with their leaf counts."""
+
+    low: int
+    middle: int
+    left: int
+    right: int
+
+
+def tree(n: int) -> list[Node]:
+    """The additions over n rows, children first; the left side takes the larger half.
+
+    >>> [(node.low, node.middle) for node in tree(3)]
+    [(0, 1), (0, 2)]
+    """
+    nodes: list[Node] = []
+
+    def split(low: int, high: int) -> None:
+        if high - low > 1:
+            middle = (low + high + 1) // 2
+            split(low, middle)
+            split(middle, high)
+            nodes.append(Node(low, middle, middle - low, high - middle))
+
+    split(0, n)
+    return nodes
+
+
 def pairwise(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
     """The paper's tree of stochastic additions in code space, for any number of rows.
 
-    A node over a and b leaves holds ``(a·A + b·B)/(a + b)`` rounded to a level; the left side
-    takes the larger half. Equal magnitudes of opposite sign and equal weight give 0, and the
-    maximum on all ranks stays the maximum.
+    A node over a and b leaves holds ``(a·A + b·B)/(a + b)`` rounded to a level. Equal magnitudes
+    of opposite sign and equal weight give 0, and the maximum on all ranks stays the maximum.
     """
-
-    def node(low: int, high: int) -> np.ndarray:
-        if high - low == 1:
-            return codes[low]
-        middle = (low + high + 1) // 2
-        rows = np.stack([node(low, middle), node(middle, high)])
+    rows = codes.copy()
+    for low, middle, *weights in tree(len(codes)):
         # One word serves all nodes: each hashes it with its own split, 1 … n − 1.
         word = finalise(dither + np.uint32(middle * 0x9E3779B9 & 0xFFFFFFFF))
-        return weighted_mean(rows, np.array([middle - low, high - middle]), levels, word)
-
-    return node(0, len(codes))
+        rows[low] = weighted_mean(rows[[low, middle]], np.array(weights), levels, word)
+    return rows[0]
 
 
 register_reduction("exact", exact)

@@ -121,7 +121,7 @@ def value_of(base, code):
     return float_of(u32(bits | sign))
 
 
-@inline
+@serial
 def integer_of(base, code):
     """The int64 level of a code."""
     index = i32(i32(code) & base.count)

@@ -6,6 +6,8 @@ and Python, the CUDA simulator and NumPy compute without overflow. After one flo
 everything is integer, so that no compiler can fuse it into something with other bits.
 """
 
+import math
+
 import numba
 import numpy as np
 
@@ -191,8 +193,9 @@ def level_bits4(index):
 
 
 UNIT = 40
-#: floor(2^41·2^(-r/4)): half-units, so that a shift and a rounding half give rint(2^40·b^-k).
-HALF0, HALF1, HALF2, HALF3 = (u64(int(2 ** (UNIT + 1 - r / 4))) for r in range(4))
+#: 2^41·2^(-r/4) cut to an integer below it: half-units, so that a shift and a rounding half give
+#: rint(2^40·b^-k), the tie at 2^-41 going to 0.
+HALF0, HALF1, HALF2, HALF3 = (u64(math.ceil(2 ** (UNIT + 1 - r / 4)) - 1) for r in range(4))
 
 
 @inline
