@@ -16,6 +16,7 @@ from horovod_gqsgd.kernels.scalars import (
     f32,
     i32,
     inline,
+    mask,
     u32,
 )
 
@@ -117,13 +118,12 @@ def value_of(base, code):
     """The float32 level of a code."""
     index = i32(i32(code) & base.count)
     bits = level_bits(base, index) if index > i32(0) else u32(0)
-    sign = u32(u32(1 << 31) if i32(code) > base.count else u32(0))
+    sign = u32(u32(1 << 31) & mask(i32(code) > base.count))
     return float_of(u32(bits | sign))
 
 
 @serial
 def integer_of(base, code):
     """The int64 level of a code."""
-    index = i32(i32(code) & base.count)
-    magnitude = level_integer(base, index)
+    magnitude = level_integer(base, i32(i32(code) & base.count))
     return np.int64(-magnitude) if i32(code) > base.count else magnitude

@@ -101,6 +101,7 @@ def _threshold(octave, step):
 
 
 ROOT1, ROOT2, ROOT3 = (_threshold(4, step) for step in (1, 2, 3))  # 2^(1/4), 2^(2/4), 2^(3/4)
+GAP0, GAP1, GAP2, GAP3 = ROOT1, ROOT2 - ROOT1, ROOT3 - ROOT2, u32(1 << 23) - ROOT3
 
 
 @inline
@@ -128,13 +129,18 @@ def _step(mantissa, low, gap, dither):
 
 
 @inline
+def mask(condition):
+    """All ones or none: selections without branches, which would keep a loop from vectorising."""
+    return u32(i32(0) - i32(condition))
+
+
+@inline
 def between2(scaled, dither):
     """The same for base √2: two levels in an octave."""
     mantissa = u32(scaled & u32(0x7FFFFF))
-    upper = mantissa >= ROOT2
-    low = ROOT2 if upper else u32(0)
-    gap = u32(u32(1 << 23) - ROOT2) if upper else ROOT2
-    up = i32(i32(upper) + _step(mantissa, low, gap, dither))
+    upper = mask(mantissa >= ROOT2)
+    gap = u32(ROOT2 + u32(u32(u32(1 << 23) - u32(ROOT2 + ROOT2)) & upper))
+    up = i32(_step(mantissa, u32(ROOT2 & upper), gap, dither) - i32(upper))
     octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
     return i32(i32(i32(1) + i32(octaves << i32(1))) - up)
 
@@ -143,14 +149,12 @@ def between2(scaled, dither):
 def between4(scaled, dither):
     """The same for base ⁴√2: four levels in an octave."""
     mantissa = u32(scaled & u32(0x7FFFFF))
-    low, gap, up = u32(0), ROOT1, i32(0)
-    if mantissa >= ROOT1:
-        low, gap, up = ROOT1, u32(ROOT2 - ROOT1), i32(1)
-    if mantissa >= ROOT2:
-        low, gap, up = ROOT2, u32(ROOT3 - ROOT2), i32(2)
-    if mantissa >= ROOT3:
-        low, gap, up = ROOT3, u32(u32(1 << 23) - ROOT3), i32(3)
-    up = i32(up + _step(mantissa, low, gap, dither))
+    m1, m2, m3 = mask(mantissa >= ROOT1), mask(mantissa >= ROOT2), mask(mantissa >= ROOT3)
+    low = u32(u32(u32(GAP0 & m1) + u32(GAP1 & m2)) + u32(GAP2 & m3))
+    gap = u32(u32(GAP0 + u32(u32(GAP1 - GAP0) & m1)) + u32(u32(GAP2 - GAP1) & m2))
+    gap = u32(gap + u32(u32(GAP3 - GAP2) & m3))
+    passed = i32(i32(i32(m1) + i32(m2)) + i32(m3))  # minus the levels passed
+    up = i32(_step(mantissa, low, gap, dither) - passed)
     octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
     return i32(i32(i32(1) + i32(octaves << i32(2))) - up)
 
@@ -173,7 +177,7 @@ def level_bits1(index):
 def level_bits2(index):
     """The same for base √2."""
     down = i32(i32(1) - index)
-    mantissa = ROOT2 if i32(down & i32(1)) else u32(0)
+    mantissa = u32(ROOT2 & mask(i32(down & i32(1)) == i32(1)))
     return u32(u32(u32(i32(127) + i32(down >> i32(1))) << u32(23)) + mantissa)
 
 
@@ -182,13 +186,10 @@ def level_bits4(index):
     """The same for base ⁴√2."""
     down = i32(i32(1) - index)
     step = i32(down & i32(3))
-    mantissa = u32(0)
-    if step == i32(1):
-        mantissa = ROOT1
-    if step == i32(2):
-        mantissa = ROOT2
-    if step == i32(3):
-        mantissa = ROOT3
+    mantissa = u32(
+        u32(u32(GAP0 & mask(step > i32(0))) + u32(GAP1 & mask(step > i32(1))))
+        + u32(GAP2 & mask(step > i32(2)))
+    )
     return u32(u32(u32(i32(127) + i32(down >> i32(2))) << u32(23)) + mantissa)
 
 
@@ -213,8 +214,8 @@ def level_integer1(index):
 def level_integer2(index):
     """The same for base √2."""
     down = u32(u32(index) - u32(1))
-    half_units = HALF2 if u32(down & u32(1)) else HALF0
-    return _rounded(half_units, u32(down >> u32(1)))
+    odd = u64(u64(0) - u64(down & u32(1)))
+    return _rounded(u64(HALF0 - u64(u64(HALF0 - HALF2) & odd)), u32(down >> u32(1)))
 
 
 @inline
@@ -222,13 +223,14 @@ def level_integer4(index):
     """The same for base ⁴√2."""
     down = u32(u32(index) - u32(1))
     step = u32(down & u32(3))
-    half_units = HALF0
-    if step == u32(1):
-        half_units = HALF1
-    if step == u32(2):
-        half_units = HALF2
-    if step == u32(3):
-        half_units = HALF3
+    m1, m2, m3 = (
+        u64(u64(0) - u64(step > u32(0))),
+        u64(u64(0) - u64(step > u32(1))),
+        u64(u64(0) - u64(step > u32(2))),
+    )
+    half_units = u64(HALF0 - u64(u64(HALF0 - HALF1) & m1))
+    half_units = u64(half_units - u64(u64(HALF1 - HALF2) & m2))
+    half_units = u64(half_units - u64(u64(HALF2 - HALF3) & m3))
     return _rounded(half_units, u32(down >> u32(2)))
 
 
