@@ -178,8 +178,11 @@ def _choice(name: str, value: object, allowed: tuple, when: str = "") -> None:
 
 
 def _integer(name: str, value: object, low: int, high: int | None, allowed: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or value > (
-        math.inf if high is None else high
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < low
+        or value > (math.inf if high is None else high)
     ):
         span = f"an integer from {low} up" if high is None else f"an integer from {low} to {high}"
         raise _invalid(name, value, allowed or span)

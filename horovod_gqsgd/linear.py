@@ -55,9 +55,7 @@ def encode(x: np.ndarray, norm: np.ndarray, s: int, dither: np.ndarray) -> np.nd
     return (fixed + (dither >> np.uint32(32 - fraction)).astype(np.int32)) >> np.int32(fraction)
 
 
-def decode(
-    total: np.ndarray, norm: np.ndarray, s: int, n: int, factor: float = 1.0
-) -> np.ndarray:
+def decode(total: np.ndarray, norm: np.ndarray, s: int, n: int, factor: float = 1.0) -> np.ndarray:
     """``fl(total/(s·n))·factor·norm``, the mean of n ranks for ``factor`` 1; NaN for a bad norm.
 
     A total of ±s·n gives ±norm exactly.

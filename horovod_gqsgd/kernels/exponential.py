@@ -49,9 +49,9 @@ def decode(
 def pack(codes, packed, bits):
     """Codes, one a byte and a multiple of eight of them, to ``bits`` bits each."""
     eights = codes.view(np.uint64)
-    for group in range(0, eights.size):
+    for group in range(eights.size):
         word = squeeze(eights[group], u64(bits))
-        for byte in range(0, bits):
+        for byte in range(bits):
             packed[group * bits + byte] = np.uint8(u64(word >> u64(8 * byte)) & u64(255))
 
 
@@ -59,9 +59,9 @@ def pack(codes, packed, bits):
 def unpack(packed, codes, bits):
     """The inverse of `pack`."""
     eights = codes.view(np.uint64)
-    for group in range(0, packed.size // bits):
+    for group in range(packed.size // bits):
         word = u64(0)
-        for byte in range(0, bits):
+        for byte in range(bits):
             word = u64(word | u64(u64(packed[group * bits + byte]) << u64(8 * byte)))
         eights[group] = spread(word, u64(bits))
 
@@ -69,14 +69,14 @@ def unpack(packed, codes, bits):
 @serial
 def _encode_piece(x, scale, codes, first, key, kind, base):
     k0, k1, k2, k3 = key
-    for j in range(0, x.size):
+    for j in range(x.size):
         random = draw(kind, u32(first + u32(j)), k0, k1, k2, k3)
         codes[j] = code_of(base, as_float32(x[j]), scale, random)
 
 
 @serial
 def _decode_piece(codes, out, norm, factor, base):
-    for j in range(0, out.size):
+    for j in range(out.size):
         out[j] = as_item_of(out, f32(f32(value_of(base, codes[j]) * factor) * norm))
 
 

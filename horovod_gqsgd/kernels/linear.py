@@ -67,7 +67,7 @@ def decode(
 @serial
 def _encode1(x, words, scale, shift, limit, fraction, first, key, kind):
     k0, k1, k2, k3 = key
-    for j in range(0, x.size):
+    for j in range(x.size):
         random = draw(kind, u32(first + u32(j)), k0, k1, k2, k3)
         digit = linear_digit(as_float32(x[j]), scale, limit, fraction, random)
         words[j] = i32(words[j] + i32(digit << i32(shift & u32(31))))
@@ -82,7 +82,7 @@ def _encode4(a, b, c, d, words, scales, shift, bits, keep, limit, fraction, firs
     shift_b = i32(u32(shift + bits) & u32(31))
     shift_c = i32(u32(shift + u32(2) * bits) & u32(31))
     shift_d = i32(u32(shift + u32(3) * bits) & u32(31))
-    for j in range(0, words.size):
+    for j in range(words.size):
         index = u32(first + u32(j))
         ua = draw(kind, index, k0, k1, k2, k3)
         ub = draw(kind, u32(index + u32(RUN)), k0, k1, k2, k3)
@@ -147,14 +147,12 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
     for lane in range(by_four, count):
         a = start + lane * words.size
         b = min(stop, a + words.size)
-        _encode_lane(
-            x, a, b, norms, block, words, u32(bits * lane), limit, fraction, keys, kind
-        )
+        _encode_lane(x, a, b, norms, block, words, u32(bits * lane), limit, fraction, keys, kind)
 
 
 @serial
 def _encode_serial(x, norms, block, words, bits, count, limit, fraction, keys, kind):
-    for tile in range(0, -(-words.size // RUN)):
+    for tile in range(-(-words.size // RUN)):
         _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind)
 
 
@@ -170,7 +168,7 @@ def _encode_parallel(x, norms, block, words, bits, count, limit, fraction, keys,
 @serial
 def _decode1(words, out, norm, shift, mask, offset, limit, factor):
     shift = u32(shift & u32(31))
-    for j in range(0, out.size):
+    for j in range(out.size):
         lifted = u32(u32(words[j]) + offset)
         total = i32(i32(u32(lifted >> shift) & mask) - limit)
         out[j] = as_item_of(out, linear_value(total, limit, factor, norm))
@@ -183,7 +181,7 @@ def _decode4(words, a, b, c, d, norms, shift, bits, mask, offset, limit, factor)
     shift_b = u32(u32(shift + bits) & u32(31))
     shift_c = u32(u32(shift + u32(2) * bits) & u32(31))
     shift_d = u32(u32(shift + u32(3) * bits) & u32(31))
-    for j in range(0, words.size):
+    for j in range(words.size):
         lifted = u32(u32(words[j]) + offset)
         qa = i32(i32(u32(lifted >> shift_a) & mask) - limit)
         qb = i32(i32(u32(lifted >> shift_b) & mask) - limit)
@@ -241,14 +239,12 @@ def _decode_tile(words, norms, block, out, tile, bits, count, offset, limit, fac
     for lane in range(by_four, count):
         a = start + lane * words.size
         b = min(stop, a + words.size)
-        _decode_lane(
-            words, a, b, norms, block, out, u32(bits * lane), mask, offset, limit, factor
-        )
+        _decode_lane(words, a, b, norms, block, out, u32(bits * lane), mask, offset, limit, factor)
 
 
 @serial
 def _decode_serial(words, norms, block, out, bits, count, offset, limit, factor):
-    for tile in range(0, -(-words.size // RUN)):
+    for tile in range(-(-words.size // RUN)):
         _decode_tile(words, norms, block, out, tile, bits, count, offset, limit, factor)
 
 

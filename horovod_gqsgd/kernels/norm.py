@@ -5,13 +5,11 @@ from numba import prange
 
 from horovod_gqsgd.kernels.casts import as_float32, bits_of, view
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
-from horovod_gqsgd.kernels.scalars import MAGNITUDE, i32, u32
+from horovod_gqsgd.kernels.scalars import MAGNITUDE, i32
 from horovod_gqsgd.norms import INF, SUM_LANES, SUM_UNIT, blocks, power
 
 
-def local(
-    x: np.ndarray, q: int | str, p: int | str, block: int | None, out: np.ndarray
-) -> None:
+def local(x: np.ndarray, q: int | str, p: int | str, block: int | None, out: np.ndarray) -> None:
     """What this rank contributes to the global norms of flat ``x``; see `norms.local`."""
     block = block or max(x.size, 1)
     unit = min(block, SUM_UNIT)
@@ -34,7 +32,7 @@ def local(
 @serial
 def _in_turn(partial, each, count):
     sums = np.zeros(count, np.float64)
-    for i in range(0, partial.size):
+    for i in range(partial.size):
         sums[i // each] += partial[i]
     return sums
 
@@ -45,7 +43,7 @@ def _max(x):
     quarter = x.size // 4
     a, b, c, d = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[-quarter:]
     ma, mb, mc, md = i32(0), i32(0), i32(0), i32(0)
-    for j in range(0, quarter):
+    for j in range(quarter):
         ma = max(ma, i32(bits_of(as_float32(a[j])) & MAGNITUDE))
         mb = max(mb, i32(bits_of(as_float32(b[j])) & MAGNITUDE))
         mc = max(mc, i32(bits_of(as_float32(c[j])) & MAGNITUDE))
@@ -61,15 +59,15 @@ def _sum(x, squared, lanes):
     whole = x.size // SUM_LANES * SUM_LANES
     for start in range(0, whole, SUM_LANES):
         row = x[start : start + SUM_LANES]
-        for j in range(0, SUM_LANES):
+        for j in range(SUM_LANES):
             value = np.float64(as_float32(row[j]))
             lanes[j] += value * value if squared else abs(value)
-    for j in range(0, x.size - whole):
+    for j in range(x.size - whole):
         value = np.float64(as_float32(x[whole + j]))
         lanes[j] += value * value if squared else abs(value)
     half = SUM_LANES // 2
     while half > 0:
-        for j in range(0, half):
+        for j in range(half):
             lanes[j] += lanes[j + half]
         half //= 2
     return lanes[0]
@@ -77,7 +75,7 @@ def _sum(x, squared, lanes):
 
 @serial
 def _max_serial(x, unit, out):
-    for i in range(0, out.size):
+    for i in range(out.size):
         out[i] = _max(x[i * unit : min(x.size, (i + 1) * unit)])
 
 
@@ -92,7 +90,7 @@ def _max_parallel(x, unit, out):
 @serial
 def _sum_serial(x, unit, squared, out):
     lanes = np.empty(SUM_LANES, np.float64)
-    for i in range(0, out.size):
+    for i in range(out.size):
         out[i] = _sum(x[i * unit : min(x.size, (i + 1) * unit)], squared, lanes)
 
 

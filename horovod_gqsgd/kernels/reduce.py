@@ -95,14 +95,14 @@ def _emit(codes, packed, at, end, bits):
 
 @serial
 def _add(codes, sums, base):
-    for j in range(0, codes.size):
+    for j in range(codes.size):
         sums[j] += integer_of(base, codes[j])
 
 
 @serial
 def _round(sums, scale, codes, first, key, base):
     k0, k1, _k2, _k3 = key
-    for j in range(0, codes.size):
+    for j in range(codes.size):
         random = hash32(u32(first + u32(j)), k0, k1)
         codes[j] = code_of(base, f32(sums[j]), scale, random)
 
@@ -114,7 +114,7 @@ def _exact_range(rows, n, packed, low, high, start, scale, base, keys):
     for at in range(low, high, STAGE):
         end = min(high, at + STAGE)
         sums[:] = 0
-        for i in range(0, n):
+        for i in range(n):
             _add(_stage(rows[i * length : (i + 1) * length], at, end, codes, base.bits), sums, base)
         key = row(keys, start + at)
         _round(sums, scale, codes[: end - at], u32(start + at), key, base)
@@ -138,7 +138,7 @@ def _combine(left, right, a, b, scale, middle, first, key, base):
     """One node of the tree, in place of its left side."""
     k0, k1, _k2, _k3 = key
     salt = multiply(u32(middle), u32(0x9E3779B9))
-    for j in range(0, left.size):
+    for j in range(left.size):
         random = finalise(u32(hash32(u32(first + u32(j)), k0, k1) + salt), u32(0))
         total = a * integer_of(base, left[j]) + b * integer_of(base, right[j])
         left[j] = code_of(base, f32(total), scale, random)
@@ -151,12 +151,12 @@ def _pairwise_range(rows, n, packed, low, high, start, places, weights, scales, 
     for at in range(low, high, STAGE):
         end = min(high, at + STAGE)
         count = end - at
-        for i in range(0, n):
+        for i in range(n):
             mine = codes[i * STAGE : (i + 1) * STAGE]
             staged = _stage(rows[i * length : (i + 1) * length], at, end, mine, base.bits)
             mine[:count] = staged
         key = row(keys, start + at)
-        for node in range(0, places.shape[0]):
+        for node in range(places.shape[0]):
             left, right = places[node, 0], places[node, 1]
             _combine(
                 codes[left * STAGE : left * STAGE + count],

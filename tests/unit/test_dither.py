@@ -41,8 +41,8 @@ def test_finaliser_known_answers():
 
 
 def test_every_ingredient_changes_the_words():
-    base = dict(seed=1, step=2, name="weight", rank=3, n=4, start=0)
-    changes = dict(seed=2, step=3, name="bias", rank=2, start=1 << 32)
+    base = {"seed": 1, "step": 2, "name": "weight", "rank": 3, "n": 4, "start": 0}
+    changes = {"seed": 2, "step": 3, "name": "bias", "rank": 2, "start": 1 << 32}
 
     def words(seed, step, name, rank, n, start):
         return Dither(seed, step, name).independent(rank, n, start, 64)

@@ -89,7 +89,9 @@ def variances(cases: np.ndarray, s: int, draw) -> np.ndarray:
     """Mean squared error at each of 64 steps; correlated rounding draws a permutation a step."""
     values = np.tile(cases, 1024)
     truth = cases.mean() / s
-    return np.array([np.square(mean_of(values, s, draw(step)) - truth).mean() for step in range(64)])
+    return np.array(
+        [np.square(mean_of(values, s, draw(step)) - truth).mean() for step in range(64)]
+    )
 
 
 def significantly_above(samples: np.ndarray, bound: float) -> bool:
@@ -144,8 +146,7 @@ def test_correlated_gains_on_independent_gaussians(n, gain):
     values = rng.standard_normal((n, 65_536)) * 2
     errors = {
         rounding: np.square(
-            mean_of(values, 31, words(rounding, n, values.shape[1]))
-            - (values / 31).mean(axis=0)
+            mean_of(values, 31, words(rounding, n, values.shape[1])) - (values / 31).mean(axis=0)
         ).mean()
         for rounding in ROUNDINGS
     }

@@ -1,0 +1,298 @@
+"""The CPU kernels give the bits of the specification."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd.dither import Dither, hash32
+from horovod_gqsgd.exponential import Levels
+from horovod_gqsgd.kernels import exponential as fast_exponential
+from horovod_gqsgd.kernels import jit
+from horovod_gqsgd.kernels import linear as fast_linear
+from horovod_gqsgd.kernels import norm as fast_norm
+from horovod_gqsgd.kernels import reduce as fast_reduce
+from horovod_gqsgd.reductions import Reduction, get_reduction
+from tests.unit.checks import gradients
+
+DTYPES = ["float32", "float64", "float16", "bfloat16"]
+SIZES = [0, 1, 2, 7, 4095, 4096, 4097, 10_241, 20_480]
+LARGE = 131_072 + 77  # above the size from which kernels use threads
+BLOCKS = [128, 1024, 4096, None]
+DITHER = Dither(seed=5, step=11, name="layer.weight")
+
+
+def of_type(x: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype == "bfloat16":
+        return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return x.astype(dtype)
+
+
+def sample(size: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Random values with zeros, denormals, equal maxima and a wide range."""
+    x = gradients(1, size, seed)[0]
+    x[3::7] = 0
+    x[5::11] *= np.float32(1e-38)
+    x[::13] *= np.float32(1e-5)
+    return of_type(x, dtype)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def max_norms(x: np.ndarray, block: int | None) -> np.ndarray:
+    return norms.joined(norms.local(x, "inf", "inf", block), "inf")
+
+
+def rounded_to(value: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Float32 to the type of ``like``, to nearest even."""
+    if like.dtype == np.uint16:
+        bits = value.view(np.uint32).astype(np.uint64)
+        return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return value.astype(like.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [*BLOCKS, 131_072])
+def test_norm(dtype, block):
+    for size, q, p in itertools.product([*SIZES, LARGE], [1, 2, "inf"], [1, 2, "inf"]):
+        x = sample(size, dtype)
+        expected = norms.local(x, q, p, block)
+        out = np.full_like(expected, 99)
+        fast_norm.local(x, q, p, block, out)
+        assert same(out, expected), (size, q, p)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_norm_sees_bad_elements_anywhere(dtype, bad):
+    for place in (0, 1, 500, 1023, 1024, 2047, 2048, 2050):
+        values = np.ones(2051, np.float32)
+        values[place] = bad
+        out = np.empty(3, np.int32)
+        fast_norm.local(of_type(values, dtype), "inf", "inf", 1024, out)
+        assert np.isfinite(out.view(np.float32)).tolist() == [i != place // 1024 for i in range(3)]
+        assert np.isnan(out.view(np.float32)).any() == np.isnan(bad)
+
+
+def check_linear(x: np.ndarray, bits: int, n: int, rank: int, rounding: str, block) -> None:
+    norm = max_norms(x, block)
+    each = norms.spread(norm, x.size, block)
+    s = linear.level_count(bits, n)
+    dither = getattr(DITHER, rounding)(rank, n, 0, x.size)
+    expected = lanes.pack(linear.encode(norms.as_float32(x), each, s, dither), bits)
+    words = np.full_like(expected, 0x55555555)
+    fast_linear.encode(x, norm, block, bits, words, DITHER, rounding, rank, n)
+    assert same(words, expected)
+    total = (expected.astype(np.int64) * n).astype(np.int32)
+    mean = linear.decode(lanes.unpack(total, bits, x.size, s * n), each, s, n, 0.75)
+    out = np.empty_like(x)
+    fast_linear.decode(total, norm, block, bits, out, n, 0.75)
+    assert same(out, rounded_to(mean, out))
+
+
+@pytest.mark.parametrize("bits", linear.LANES)
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("rounding", ["independent", "correlated"])
+def test_linear(bits, n, rounding):
+    for size, block in itertools.product([*SIZES, LARGE], BLOCKS):
+        check_linear(sample(size), bits, n, n - 1, rounding, block)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_linear_of_other_types(dtype):
+    for size, block in itertools.product([*SIZES, LARGE], [1024, None]):
+        check_linear(sample(size, dtype), 8, 4, 2, "correlated", block)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 64, 127])
+def test_linear_with_many_ranks(n):
+    for rank in {0, n // 2, n - 1}:
+        check_linear(sample(10_241), 8, n, rank, "correlated", 1024)
+
+
+def test_linear_keys_beyond_four_billion_elements():
+    """A lane that crosses index 2^32 changes keys there; an array of stride 0 takes no memory."""
+    keys = np.arange(8, dtype=np.uint32).reshape(2, 4)
+    kind, _ = fast_linear.plan(DITHER, "independent", 0, 2, 1)
+    start, stop = 2**32 - 5, 2**32 + 5
+    x = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (stop,), (0,))
+    words, norm = np.zeros(10, np.int32), np.float32([2])
+    scheme = (np.uint32(0), np.int32(3 << 16), np.uint32(16))
+    fast_linear._encode_lane(x, start, stop, norm, 2**40, words, *scheme, keys, kind)
+    index = np.arange(start, stop, dtype=np.uint64)
+    dither = np.concatenate([hash32(index[:5], 0, 1), hash32(index[5:], 4, 5)])
+    assert same(words, linear.encode(x[:10], norm, 3, dither))
+
+
+def check_exponential(x: np.ndarray, levels: Levels, n: int, rounding: str, block) -> None:
+    norm = max_norms(x, block)
+    each = norms.spread(norm, x.size, block)
+    dither = getattr(DITHER, rounding)(1, n, 0, x.size)
+    scale = exponential.scale_for(each)
+    codes = levels.encode_scaled(norms.as_float32(x), scale, dither)
+    expected = exponential.pack(codes, levels.bits)
+    packed = np.full_like(expected, 0x55)
+    fast_exponential.encode(x, norm, block, levels, packed, DITHER, rounding, 1, n)
+    assert same(packed, expected)
+    out = np.empty_like(x)
+    fast_exponential.decode(packed, norm, block, levels, out, 0.75)
+    assert same(out, rounded_to(exponential.decode(codes, levels, each, 0.75), out))
+
+
+@pytest.mark.parametrize("octave", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("n", "rounding"), [(2, "independent"), (2, "correlated"), (3, "correlated")]
+)
+def test_exponential(octave, n, rounding):
+    for bits, size, block in itertools.product(range(2, 9), SIZES, [1024, None]):
+        check_exponential(sample(size), Levels(bits, octave), n, rounding, block)
+
+
+@pytest.mark.parametrize("octave", [1, 2, 4])
+def test_exponential_with_threads(octave):
+    for bits in (3, 8):
+        check_exponential(sample(LARGE), Levels(bits, octave), 2, "correlated", 1024)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_exponential_of_other_types(dtype):
+    for bits, size in itertools.product((4, 8), SIZES):
+        check_exponential(sample(size, dtype), Levels(bits, 4), 2, "correlated", 1024)
+
+
+def check_reduce(reduction: Reduction, levels: Levels, n: int, size: int) -> None:
+    rng = np.random.default_rng(n)
+    codes = rng.integers(0, 2**levels.bits, (n, size)).astype(np.uint8)
+    codes[codes == levels.count + 1] = 0
+    rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
+    start = 8 * 1000
+    expected = reduction.reduce(codes, levels, DITHER.reduction(start, size))
+    packed = np.full(exponential.packed_size(size, levels.bits), 0x55, np.uint8)
+    fast_reduce.reduce(reduction, rows, levels, packed, size, DITHER, start)
+    assert same(packed, exponential.pack(expected, levels.bits))
+
+
+@pytest.mark.parametrize("octave", [1, 2, 4])
+@pytest.mark.parametrize("name", ["exact", "pairwise"])
+def test_reduce(octave, name):
+    for bits, n, size in itertools.product((2, 4, 8), (1, 2, 3, 4, 7, 64), (1, 7, 1024, 5000)):
+        check_reduce(get_reduction(name), Levels(bits, octave), n, size)
+    check_reduce(get_reduction(name), Levels(8, octave), 4, LARGE)
+
+
+def median(codes, levels, dither):
+    return levels.encode(np.median(levels.decode(codes), axis=0), dither)
+
+
+@pytest.mark.parametrize("bits", [3, 8])
+def test_reduce_with_a_registered_function(bits):
+    for size in (1, 7, 5000, LARGE):
+        check_reduce(Reduction("median", median), Levels(bits, 1), 5, size)
+
+
+def test_reduce_refuses_a_wrong_result():
+    wrong = Reduction("wrong", lambda codes, levels, dither: codes)
+    with pytest.raises(ValueError, match=r"'wrong' returned uint8\[2, 9\] .*return uint8\[9\]"):
+        check_reduce(wrong, Levels(8, 1), 2, 9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_norms_make_a_block_nan(bad):
+    x = sample(5000)
+    norm = max_norms(x, 1024)
+    norm[1] = bad
+    words = np.empty(lanes.word_count(5000, 8), np.int32)
+    fast_linear.encode(x, norm, 1024, 8, words, DITHER, "correlated", 0, 2)
+    packed = np.empty(exponential.packed_size(5000, 8), np.uint8)
+    fast_exponential.encode(x, norm, 1024, Levels(8, 1), packed, DITHER, "correlated", 0, 2)
+    assert (packed[1024:2048] == 0).all()
+    for decode in (
+        lambda out: fast_linear.decode(words, norm, 1024, 8, out, 2),
+        lambda out: fast_exponential.decode(packed, norm, 1024, Levels(8, 1), out),
+    ):
+        out = np.zeros_like(x)
+        decode(out)
+        assert np.isnan(out[1024:2048]).all()
+        assert np.isfinite(np.delete(out, slice(1024, 2048))).all()
+
+
+def test_read_only_gradients():
+    x = sample(5000)
+    x.flags.writeable = False
+    check_linear(x, 8, 2, 0, "independent", 1024)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64", "int16"])
+def test_other_types_are_refused(dtype):
+    with pytest.raises(TypeError, match=f"type {dtype} cannot be quantised"):
+        fast_norm.local(np.ones(4, dtype), "inf", "inf", None, np.empty(1, np.int32))
+
+
+def test_two_threads_may_call_kernels():
+    """As autograd's threads do; Numba's workqueue layer would abort the process."""
+    x = sample(LARGE)
+    norm = max_norms(x, 1024)
+    expected = np.empty(lanes.word_count(LARGE, 8), np.int32)
+    fast_linear.encode(x, norm, 1024, 8, expected, DITHER, "correlated", 0, 2)
+    results = [np.empty_like(expected) for _ in range(4)]
+
+    def work(words):
+        for _ in range(20):
+            fast_linear.encode(x, norm, 1024, 8, words, DITHER, "correlated", 0, 2)
+
+    threads = [threading.Thread(target=work, args=(words,)) for words in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same(words, expected) for words in results)
+
+
+def run(code: str, **environ: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin", **environ},
+    )  # fmt: skip
+    return done.stdout
+
+
+CACHE_HITS = """
+    import numpy as np
+    from horovod_gqsgd.kernels import norm
+    norm.local(np.ones(10, np.float32), "inf", "inf", None, np.empty(1, np.int32))
+    print(sum(norm._max_serial.stats.cache_hits.values()))
+"""
+
+
+def test_compiled_code_is_cached_and_follows_its_sources(tmp_path, monkeypatch):
+    environ = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run(CACHE_HITS, **environ).strip() == "0"
+    assert run(CACHE_HITS, **environ).strip() == "1"
+    edited = "import pathlib; read = pathlib.Path.read_bytes\n"
+    edited += "pathlib.Path.read_bytes = lambda self: read(self) + b'# edit of any kernel file'\n"
+    assert run(edited + textwrap.dedent(CACHE_HITS), **environ).strip() == "0"
+
+
+def test_stamp_covers_every_kernel_file(monkeypatch, tmp_path):
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(jit, "_HERE", tmp_path)
+    before = jit._digest()
+    (tmp_path / "b.py").write_text("2")
+    assert jit._digest() != before
+
+
+def test_no_writable_cache_still_works(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(jit, "_KernelCache", refuse)
+    assert jit.serial(lambda x: x + 1)(2) == 3
