@@ -92,7 +92,7 @@ class Levels:
         values = np.asarray(values, np.float32)
         if not (np.abs(values) <= 1).all():
             raise ValueError("levels.encode takes values in [-1, 1]: divide by the norm first")
-        return self.encode_scaled(values, np.float32(2**SHIFT), dither)
+        return self.encode_scaled(values, np.array(2**SHIFT, np.float32), dither)
 
     def encode_scaled(self, x: np.ndarray, scale: np.ndarray, dither: np.ndarray) -> np.ndarray:
         """Codes of ``x·scale/2^24``, with a scale from `scale_for`; a scale of 0 gives code 0.

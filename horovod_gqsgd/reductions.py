@@ -85,8 +85,8 @@ def weighted_mean(
 ) -> np.ndarray:
     """Code of ``Σ w_r·row_r / Σ w_r``: an exact int64 sum of integer levels, then one rounding.
 
-    >>> levels, dither = Levels(8, 1), np.zeros(1, np.uint32)
-    >>> levels.decode(weighted_mean(np.array([[1], [3]], np.uint8), np.array([1, 1]), levels, dither))
+    >>> rows, dither = np.array([[1], [2]], np.uint8), np.zeros(1, np.uint32)  # 1 and 1/2
+    >>> Levels(8, 1).values[weighted_mean(rows, np.array([1, 1]), Levels(8, 1), dither)]
     array([0.5], dtype=float32)
     """
     total = (levels.decode_integers(rows) * weights[:, None]).sum(axis=0)

@@ -1,6 +1,6 @@
 """Exponential levels inside CPU kernels: the base is a type, so each loop is compiled for one."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import overload
@@ -25,7 +25,7 @@ class Octave1(NamedTuple):
     """Base 2."""
 
     bits: int
-    count: np.int32
+    last: np.int32
     smallest: np.uint32
     share_scale: np.float32
 
@@ -34,7 +34,7 @@ class Octave2(NamedTuple):
     """Base √2."""
 
     bits: int
-    count: np.int32
+    last: np.int32
     smallest: np.uint32
     share_scale: np.float32
 
@@ -43,7 +43,7 @@ class Octave4(NamedTuple):
     """Base ⁴√2."""
 
     bits: int
-    count: np.int32
+    last: np.int32
     smallest: np.uint32
     share_scale: np.float32
 
@@ -53,7 +53,7 @@ Base = Octave1 | Octave2 | Octave4
 
 def base_of(levels: Levels) -> Base:
     """The levels as kernels take them."""
-    kind = {1: Octave1, 2: Octave2, 4: Octave4}[levels.octave]
+    kind: Any = {1: Octave1, 2: Octave2, 4: Octave4}[levels.octave]
     smallest = levels.smallest_bits
     share_scale = f32(2**LOW_BITS) / smallest.view(f32)
     return kind(levels.bits, i32(levels.count), smallest, share_scale)
@@ -108,22 +108,22 @@ def code_of(base, x, scale, dither):
     scaled = min(bits_of(product), ONE_BITS)
     index = between(base, scaled, dither)
     if scaled < base.smallest:
-        index = scalars.below(product, base.share_scale, base.count, dither)
-    sign = u32(negative & u32(base.count + i32(1)))
+        index = scalars.below(product, base.share_scale, base.last, dither)
+    sign = u32(negative & u32(base.last + i32(1)))
     return np.uint8(u32(u32(index) + (sign if index > i32(0) else u32(0))))
 
 
 @inline
 def value_of(base, code):
     """The float32 level of a code."""
-    index = i32(i32(code) & base.count)
+    index = i32(i32(code) & base.last)
     bits = level_bits(base, index) if index > i32(0) else u32(0)
-    sign = u32(u32(1 << 31) & mask(i32(code) > base.count))
+    sign = u32(u32(1 << 31) & mask(i32(code) > base.last))
     return float_of(u32(bits | sign))
 
 
 @serial
 def integer_of(base, code):
     """The int64 level of a code."""
-    magnitude = level_integer(base, i32(i32(code) & base.count))
-    return np.int64(-magnitude) if i32(code) > base.count else magnitude
+    magnitude = level_integer(base, i32(i32(code) & base.last))
+    return np.int64(-magnitude) if i32(code) > base.last else magnitude

@@ -1,5 +1,6 @@
 """How kernels are compiled: options, and a cache on disk that cannot go stale."""
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -46,10 +47,8 @@ class _KernelCache(FunctionCache):
 
 def _compile(function, **options):
     dispatcher = numba.njit(nogil=True, error_model="numpy", boundscheck=False, **options)(function)
-    try:
+    with contextlib.suppress(RuntimeError):  # no folder is writable: compile in every process
         dispatcher._cache = _KernelCache(function)
-    except RuntimeError:  # no folder is writable: compile anew in every process
-        pass
     return dispatcher
 
 

@@ -65,7 +65,7 @@ def test_unbiased_with_bounded_variance(levels, rounding):
 
 @every_level_set
 def test_rounding_is_monotone_in_the_dither(levels):
-    values = np.float32([0.3, -0.3, 0.001, -0.001, 0.77, -0.77])
+    values = np.array([0.3, -0.3, 0.001, -0.001, 0.77, -0.77], np.float32)
     dithers = np.linspace(0, 2**32 - 1, 999).astype(np.uint32)
     rounded = np.stack([levels.decode(levels.encode(values, np.full(6, u))) for u in dithers])
     assert (np.diff(rounded, axis=0) >= 0).all()
@@ -89,7 +89,7 @@ def test_opposite_values_with_one_dither_cancel():
 @settings(max_examples=300, deadline=None)
 def test_the_norm_is_level_one_whatever_it_is(norm, dither, index):
     levels = ALL[index]
-    x = np.float32([norm, -norm])
+    x = np.array([norm, -norm], np.float32)
     codes = levels.encode_scaled(x, scale_for(x[:1]), np.full(2, dither, np.uint32))
     assert codes.tolist() == [1, levels.count + 2]
     decoded = exponential.decode(codes, levels, np.repeat(x[:1], 2))

@@ -53,7 +53,7 @@ def test_too_few_bits_name_the_smallest_that_works(bits, n, needed):
 
 
 def test_too_many_workers_for_any_width():
-    with pytest.raises(ValueError, match='no width can.*: use levels="exponential"'):
+    with pytest.raises(ValueError, match=r'no width can.*: use levels="exponential"'):
         level_count(16, 40_000)
 
 

@@ -7,7 +7,7 @@ from tests.unit.checks import gradients
 ORDERS = [1, 2, "inf"]
 
 
-def plain(x: np.ndarray, q, p) -> np.ndarray:
+def plain(x: np.ndarray, q, p) -> np.floating:
     """‖x‖_{q,p} of rows by the textbook formula, in float64."""
     orders = {1: 1, 2: 2, "inf": np.inf}
     each = np.array([np.linalg.norm(row.astype(np.float64), orders[q]) for row in x])
