@@ -1,0 +1,86 @@
+"""Agreement: ranks that differ learn so, all of them, before a gradient is lost.
+
+Every exchange of norms begins with an int32 header (h, C − h, step), h the fingerprint of the
+configuration and C = 2^31 − 1. After an allreduce with Max every rank sees the largest and the
+smallest fingerprint, and the largest step, which late and restarted ranks adopt. A rank that has
+joined contributes zeros, which change nothing.
+"""
+
+import json
+import re
+
+import numpy as np
+
+from horovod_gqsgd import __version__
+from horovod_gqsgd.config import CEILING, Config
+
+#: Length of the header.
+HEADER = 3
+
+
+class DisagreementError(ValueError):
+    """The ranks cannot work together; not a RuntimeError, which elastic jobs would retry."""
+
+
+def write_header(header: np.ndarray, fingerprint: int, step: int) -> None:
+    """Fill the first three int32 of a norm vector."""
+    header[:HEADER] = fingerprint, CEILING - fingerprint, step
+
+
+def read_header(header: np.ndarray) -> tuple[bool, int]:
+    """Whether all ranks agree, and the step, from a header after Max.
+
+    >>> ours, theirs = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    >>> write_header(ours, 7, 4), write_header(theirs, 8, 5)
+    (None, None)
+    >>> read_header(np.maximum(ours, theirs))
+    (False, 5)
+    """
+    largest, smallest, step = (int(value) for value in header[:HEADER])
+    return largest == CEILING - smallest, step
+
+
+def describe(config: Config, context: dict[str, str]) -> np.ndarray:
+    """What ranks that disagree send one another, as bytes of fixed length."""
+    fields = {"version": __version__, **config.to_dict(), **context}
+    if config.levels == "exponential":
+        fields["reduction"] = config.reducer.identity
+    text = json.dumps({name: str(value) for name, value in fields.items()}).encode()
+    return np.frombuffer(text.ljust(1024)[:1024], np.uint8)
+
+
+def explain(name: str, descriptions: np.ndarray) -> DisagreementError:
+    """The error that names what differs, from the `describe` bytes of all ranks, a row each.
+
+    >>> rows = [describe(Config(bits=bits), {}) for bits in (8, 6, 8)]
+    >>> explain("fc.weight", np.stack(rows)).args[0]
+    'GlobalQSGD: the ranks disagree on fc.weight: bits is 8 on ranks 0, 2; 6 on rank 1. Give
+    every rank the same configuration.'
+    """
+    ranks = [json.loads(row.tobytes()) for row in descriptions]
+    differences = []
+    for field in dict.fromkeys(key for rank in ranks for key in rank):
+        holders: dict[str, list[str]] = {}
+        for i, rank in enumerate(ranks):
+            holders.setdefault(rank.get(field, "unset"), []).append(str(i))
+        if len(holders) > 1:
+            parts = (
+                f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}"
+                for value, who in holders.items()
+            )
+            differences.append(f"{field} is {'; '.join(parts)}")
+    what = ". ".join(differences) or "their configurations have different fingerprints"
+    return DisagreementError(
+        f"GlobalQSGD: the ranks disagree on {name}: {what}. Give every rank the same configuration."
+    )
+
+
+def translate(name: str, error: Exception) -> Exception:
+    """Horovod's own complaint about a mismatch, in terms of the compressor; others unchanged."""
+    if not re.search(r"Mismatched|different shapes|One rank", str(error)):
+        return error
+    return DisagreementError(
+        f"GlobalQSGD: the ranks do not send the same thing for {name}: one of them does not "
+        "compress it, or has another block, min_size or tensor shape. Give every rank the same "
+        f"compression= and the same model. Horovod says: {error}"
+    )

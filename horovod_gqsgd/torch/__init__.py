@@ -1,0 +1,15 @@
+"""Global-QSGD for ``horovod.torch``.
+
+>>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+...                                      compression=GlobalQSGD)  # doctest: +SKIP
+"""
+
+from horovod_gqsgd.agreement import DisagreementError
+from horovod_gqsgd.reductions import register_reduction
+from horovod_gqsgd.torch import seam
+from horovod_gqsgd.torch.compressor import GlobalQSGD
+from horovod_gqsgd.torch.statistics import Statistics, statistics
+
+__all__ = ["DisagreementError", "GlobalQSGD", "Statistics", "register_reduction", "statistics"]
+
+seam.install()

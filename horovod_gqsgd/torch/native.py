@@ -1,0 +1,62 @@
+"""Horovod's own native functions, as they were before `seam` put others in front of them."""
+
+import numpy as np
+import torch
+from horovod.common.process_sets import _temp_process_set_object
+from horovod.torch import mpi_ops
+
+library = mpi_ops.mpi_lib
+original = {
+    name: getattr(library, name) for name in dir(library) if name.startswith("horovod_torch_")
+}
+
+#: Types that Horovod sums for torch.
+SUMMABLE = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64)
+
+
+def function(operation: str, tensor: torch.Tensor):
+    """The native function ``horovod_torch_<operation>_async_<type>`` for a plain tensor."""
+    return original[f"horovod_torch_{operation}_async_{tensor.type().replace('.', '_')}"]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    name: str,
+    op: int,
+    process_set: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    divisor: int = 1,
+) -> int:
+    """Start an allreduce in place; returns Horovod's handle."""
+    start = function("allreduce", tensor)
+    return start(tensor, tensor, divisor, name.encode(), op, prescale, postscale, process_set)
+
+
+def allgather(tensor: torch.Tensor, output: torch.Tensor, name: str, process_set: int) -> int:
+    """Start an allgather."""
+    return function("allgather", tensor)(tensor, output, name.encode(), process_set)
+
+
+def poll(handle: int) -> bool:
+    """Whether `finish` would return at once."""
+    return original["horovod_torch_poll"](handle) != 0
+
+
+def finish(handle: int) -> None:
+    """Wait for an operation and forget it; raises RuntimeError where it failed."""
+    original["horovod_torch_wait_and_clear"](handle)
+
+
+def world(process_set: int) -> tuple[int, int]:
+    """Rank in a process set, and its size; read at every call, as elastic jobs change it."""
+    members = _temp_process_set_object(process_set)
+    return members.rank(), members.size()
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    """A flat NumPy view of a contiguous CPU tensor; bfloat16 as the uint16 of its bits."""
+    flat = tensor.detach().view(-1)
+    if flat.dtype == torch.bfloat16:
+        return flat.view(torch.int16).numpy().view(np.uint16)
+    return flat.numpy()

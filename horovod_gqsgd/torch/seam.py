@@ -1,0 +1,209 @@
+"""Where the plugin meets Horovod: the functions that ``horovod.torch`` looks up by tensor type.
+
+Horovod calls ``mpi_lib.horovod_torch_allreduce_async_<type>`` and later waits for the handle. For
+tensors of the type `Gradient` these functions are here, and waiting, polling and resetting know
+their handles. Exchanges go on whenever Horovod is called: at the next gradient, while anybody
+waits, and while anybody polls.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from horovod.torch.mpi_ops import Average, Sum
+
+from horovod_gqsgd.torch import native
+from horovod_gqsgd.torch.compressor import Gradient
+from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, linear, uncompressed
+from horovod_gqsgd.torch.statistics import statistics
+
+#: Exchanges looked at when a gradient arrives; all of them are while somebody waits.
+WINDOW = 8
+#: Seconds between two looks of somebody who waits. Horovod's own cycle is a millisecond.
+PAUSE = 5e-5
+
+_lock = threading.RLock()
+_operations: dict[int, Operation] = {}  # by handle, until waited for
+_pending: list[Operation] = []  # not done yet, in the order of their start
+_memories: dict[tuple[int, str], Memory] = {}
+_handles = itertools.count(-2, -1)  # Horovod's own are never negative
+_nameless = itertools.count()
+
+
+def install() -> None:
+    """Put the plugin's functions in front of Horovod's; once is enough."""
+    library = native.library
+    if hasattr(library, "horovod_torch_allreduce_async_gqsgd_Gradient"):
+        return
+    for name, function in native.original.items():
+        if "_async_" in name:
+            setattr(library, name, _named(function))
+    for operation in ("reducescatter", "grouped_reducescatter"):
+        name = f"horovod_torch_{operation}_async_gqsgd_Gradient"
+        setattr(library, name, _plain(operation))
+    library.horovod_torch_allreduce_async_gqsgd_Gradient = _allreduce
+    library.horovod_torch_grouped_allreduce_async_gqsgd_Gradient = _grouped_allreduce
+    library.horovod_torch_wait_and_clear = _wait
+    library.horovod_torch_poll = _poll
+    library.horovod_torch_reset = _reset
+
+
+def _next_name() -> str:
+    return f"gqsgd.noname.{next(_nameless)}"
+
+
+def _named(function: Callable) -> Callable:
+    """Name the user's unnamed operations by a counter of their own.
+
+    Horovod names them by its handles. Exchanges take handles at times that differ between ranks,
+    and one handle more on one rank would pair unrelated operations, or hang.
+    """
+
+    def call(*arguments: Any) -> int:
+        with _lock:
+            return function(
+                *(_next_name().encode() if isinstance(a, str) and not a else a for a in arguments)
+            )
+
+    return call
+
+
+def _plain(operation: str) -> Callable:
+    """Horovod's own function, for operations that go uncompressed."""
+
+    def call(tensor: Any, *arguments: Any) -> int:
+        many = isinstance(tensor, list | tuple)
+        plain = [_unmarked(t) for t in tensor] if many else _unmarked(tensor)
+        kind = plain[0] if many else plain
+        return _named(native.function(operation, kind))(plain, *arguments)
+
+    return call
+
+
+def _unmarked(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.plain() if isinstance(tensor, Gradient) else tensor
+
+
+def _allreduce(tensor: Gradient, output: torch.Tensor, *arguments: Any) -> int:
+    return _dispatch([tensor], [output], *arguments)
+
+
+def _grouped_allreduce(tensors: Sequence, outputs: Sequence, *arguments: Any) -> int:
+    return _dispatch(tensors, outputs, *arguments)
+
+
+def _dispatch(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    divisor: int,
+    name: bytes | str,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+) -> int:
+    with _lock:
+        text = name.decode() if isinstance(name, bytes) else name
+        call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set)
+        kept = bool(text)  # the buffers of a nameless call would never be used again
+        memory = _memories.setdefault((process_set, text), Memory()) if kept else Memory()
+        steps = _route(tensors, [_unmarked(output) for output in outputs], call, memory)
+        operation = Operation(call.name, steps)
+        handle = next(_handles)
+        _operations[handle] = operation
+        _pending.append(operation)
+        _go_on(WINDOW)
+        return handle
+
+
+def _route(
+    tensors: Sequence[torch.Tensor], outputs: list[torch.Tensor], call: Call, memory: Memory
+) -> Steps:
+    """Compress what is to be compressed, and send the rest as without us."""
+    _rank, n = native.world(call.process_set)
+    exchange: list[int] = []
+    if n > 1 and call.op in (Average, Sum):
+        exchange = [
+            i
+            for i, tensor in enumerate(tensors)
+            if isinstance(tensor, Gradient) and tensor.numel() >= max(tensor.config.min_size, 1)
+        ]
+    rest = [i for i in range(len(tensors)) if i not in set(exchange)]
+    plain = [_unmarked(tensor) for tensor in tensors]
+    streams: list[Steps] = []
+    if exchange:
+        config = tensors[exchange[0]].config  # type: ignore[attr-defined]
+        chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
+        streams.append(linear(*chosen, config, call, memory))
+    if rest:
+        # a lone tensor under its own name, as a rank that does not compress would send it
+        single = len(tensors) == 1
+        names = [call.name] if single else [f"{call.name}.gq.plain.{i}" for i in rest]
+        chosen = [plain[i] for i in rest], [outputs[i] for i in rest]
+        streams.append(uncompressed(*chosen, names, call))
+    return _together(streams)
+
+
+def _together(streams: list[Steps]) -> Steps:
+    """Start all exchanges, then see each to its end."""
+    started = [next(stream) for stream in streams]
+    for handle, stream in zip(started, streams, strict=True):
+        yield handle
+        yield from stream
+
+
+def _go_on(window: int | None = None) -> None:
+    """Let exchanges go on; stop after ``window`` that cannot."""
+    stuck = 0
+    for operation in list(_pending):
+        if operation.advance():
+            _pending.remove(operation)
+        else:
+            stuck += 1
+            if stuck == window:
+                break
+
+
+def _wait(handle: int) -> None:
+    """Horovod's wait, during which exchanges go on, also for handles that are not ours."""
+    operation = _operations.get(handle)
+    start, busy, sends = time.perf_counter(), _busy_seconds(), statistics.sends
+    while True:
+        with _lock:
+            _go_on()
+            if operation.done if operation else not _pending or native.poll(handle):
+                break
+        time.sleep(PAUSE)
+    if operation is None:
+        native.finish(handle)
+        return
+    statistics.wait_seconds += time.perf_counter() - start - (_busy_seconds() - busy)
+    statistics.late_sends += statistics.sends - sends
+    del _operations[handle]
+    if operation.error is not None:
+        raise operation.error
+
+
+def _busy_seconds() -> float:
+    return statistics.norm_seconds + statistics.encode_seconds + statistics.decode_seconds
+
+
+def _poll(handle: int) -> int:
+    operation = _operations.get(handle)
+    with _lock:
+        _go_on()
+    return native.original["horovod_torch_poll"](handle) if operation is None else operation.done
+
+
+def _reset() -> None:
+    """Forget everything, as Horovod does when it shuts down or an elastic job changes."""
+    global _nameless
+    with _lock:
+        _operations.clear()
+        _pending.clear()
+        _memories.clear()
+        _nameless = itertools.count()
+        native.original["horovod_torch_reset"]()
