@@ -60,7 +60,7 @@ def floor_read(x, out):
         c = x[start + 2 * quarter : start + 3 * quarter]
         d = x[start + 3 * quarter : start + 4 * quarter]
         total = np.int32(0)
-        for j in range(0, quarter):
+        for j in range(quarter):
             total = np.int32(total + np.int32(np.int32(a[j] ^ b[j]) ^ np.int32(c[j] ^ d[j])))
         out[task] = total
 
@@ -79,13 +79,13 @@ def floor_encode(x, words, count):
             a, b = x[at : at + 1024], x[at + 1024 : at + 2048]
             c, d = x[at + 2048 : at + 3072], x[at + 3072 : at + 4096]
             keep = np.int32(0 if lane == 0 else -1)
-            for j in range(0, 1024):
+            for j in range(1024):
                 pair = np.int32(np.int32(a[j]) + np.int32(b[j]))
                 other = np.int32(np.int32(c[j]) + np.int32(d[j]))
                 out[j] = np.int32(np.int32(out[j] & keep) + np.int32(pair + other))
         for lane in range(count // 4 * 4, count):
             a = x[start + lane * 1024 : start + (lane + 1) * 1024]
-            for j in range(0, 1024):
+            for j in range(1024):
                 out[j] = np.int32(out[j] + np.int32(a[j]))
 
 
@@ -94,10 +94,10 @@ def floor_decode(words, out, count):
     """Read words and write ``count`` float32 for each, in the lane layout."""
     for tile in prange(0, out.size // (count * 1024)):
         given = words[tile * 1024 : (tile + 1) * 1024]
-        for lane in range(0, count):
+        for lane in range(count):
             start = (tile * count + lane) * 1024
             a = out[start : start + 1024]
-            for j in range(0, 1024):
+            for j in range(1024):
                 a[j] = np.float32(given[j])
 
 
@@ -106,7 +106,7 @@ def floor_narrow(x, out):
     """Read float32, write bytes."""
     for task in prange(0, x.size // CHUNK):
         a, b = x[task * CHUNK : (task + 1) * CHUNK], out[task * CHUNK : (task + 1) * CHUNK]
-        for j in range(0, CHUNK):
+        for j in range(CHUNK):
             b[j] = np.uint8(np.int32(a[j]))
 
 
@@ -115,7 +115,7 @@ def floor_widen(codes, out):
     """Read bytes, write float32."""
     for task in prange(0, out.size // CHUNK):
         a, b = codes[task * CHUNK : (task + 1) * CHUNK], out[task * CHUNK : (task + 1) * CHUNK]
-        for j in range(0, CHUNK):
+        for j in range(CHUNK):
             b[j] = np.float32(a[j])
 
 
@@ -125,7 +125,7 @@ def floor_rows(a, b, c, d, out):
     for task in prange(0, out.size // CHUNK):
         start, stop = task * CHUNK, (task + 1) * CHUNK
         i, j, k, m, o = a[start:stop], b[start:stop], c[start:stop], d[start:stop], out[start:stop]
-        for t in range(0, CHUNK):
+        for t in range(CHUNK):
             o[t] = np.uint8(np.uint8(i[t] ^ j[t]) ^ np.uint8(k[t] ^ m[t]))
 
 
@@ -238,9 +238,7 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
         n, traffic = ranks(width), 4 + 4 / count
         for rounding, target in (("independent", 0.55), ("correlated", 0.40)):
             name = f"encode linear {width}, {rounding}"
-            table.append(
-                Case(name, traffic, encode(width, rounding, n), f"encode {width}", target)
-            )
+            table.append(Case(name, traffic, encode(width, rounding, n), f"encode {width}", target))
         name = f"decode linear {width}"
         table.append(Case(name, traffic, decode(width, n), f"decode {width}", 0.75))
     for octave, base in ((1, "2"), (2, "√2"), (4, "⁴√2")):

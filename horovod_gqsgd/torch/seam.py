@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, Sum
 
 from horovod_gqsgd.torch import native
@@ -184,6 +185,7 @@ def _wait(handle: int) -> None:
     statistics.late_sends += statistics.sends - sends
     del _operations[handle]
     if operation.error is not None:
+        mpi_ops._handle_map.pop(handle, None)  # Horovod forgets it for a RuntimeError alone
         raise operation.error
 
 
