@@ -53,6 +53,7 @@ setup(
         "cuda13": ["numba-cuda[cu13]"],
         "dev": [
             "build",
+            "hypothesis",
             "matplotlib",
             "mypy",
             "pre-commit",

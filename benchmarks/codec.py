@@ -268,8 +268,8 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
             table.append(
                 Case(
                     f"reduce 4 rows, {reduction}, base {base}", 5,
-                    lambda r=get_reduction(reduction), v=levels: kernels_reduce.reduce(
-                        r, rows, v, codes, size, dither
+                    lambda r=reduction, v=levels: kernels_reduce.reduce(
+                        get_reduction(r), rows, v, codes, size, dither
                     ), "rows", target_rows,
                 )
             )  # fmt: skip

@@ -30,9 +30,9 @@ class Gradient(torch.Tensor):
         """True for Horovod, which refuses other tensors; the exchange takes any layout."""
         return True
 
-    def new(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: ARG002
-        """The output of an out-of-place allreduce: of the same type, shape and layout."""
-        return torch.empty_like(self.plain())
+    def new(self, *shape: Any) -> torch.Tensor:  # type: ignore[override]
+        """A plain tensor for the output: empty, or of the same shape and layout as this one."""
+        return torch.empty_like(self.plain()) if shape else self.plain().new()
 
     def plain(self) -> torch.Tensor:
         """The same tensor without the mark."""

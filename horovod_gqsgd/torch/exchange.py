@@ -142,10 +142,10 @@ def linear(
         for i in range(len(tensors))
     ]
     with statistics.time("encode"):
-        for part in zip(
+        for array, norm, part, drawn in zip(
             arrays, _split(norms, counts), _split(words.numpy(), lengths), dither, strict=True
         ):
-            codec.encode(*part)
+            codec.encode(array, norm, part, drawn)
     statistics.word_bytes += words.nbytes
     statistics.sends += 1
     yield native.allreduce(words, f"{call.name}.gq.words", Sum, call.process_set)

@@ -1,5 +1,7 @@
 """Horovod's own native functions, as they were before `seam` put others in front of them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from horovod.common.process_sets import _temp_process_set_object
@@ -14,7 +16,7 @@ original = {
 SUMMABLE = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64)
 
 
-def function(operation: str, tensor: torch.Tensor):
+def function(operation: str, tensor: torch.Tensor) -> Callable[..., int]:
     """The native function ``horovod_torch_<operation>_async_<type>`` for a plain tensor."""
     return original[f"horovod_torch_{operation}_async_{tensor.type().replace('.', '_')}"]
 

@@ -76,10 +76,11 @@ def _plain(operation: str) -> Callable:
     """Horovod's own function, for operations that go uncompressed."""
 
     def call(tensor: Any, *arguments: Any) -> int:
-        many = isinstance(tensor, list | tuple)
-        plain = [_unmarked(t) for t in tensor] if many else _unmarked(tensor)
-        kind = plain[0] if many else plain
-        return _named(native.function(operation, kind))(plain, *arguments)
+        if isinstance(tensor, torch.Tensor):
+            plain = _unmarked(tensor)
+            return _named(native.function(operation, plain))(plain, *arguments)
+        group = [_unmarked(member) for member in tensor]
+        return _named(native.function(operation, group[0]))(group, *arguments)
 
     return call
 

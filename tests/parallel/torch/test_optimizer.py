@@ -24,11 +24,8 @@ class Model(nn.Module):
 
     def forward(self, x, branch="both"):
         x = self.first(x).relu()
-        if branch == "both":
-            x = self.left(x) + self.right(x)
-        else:
-            x = getattr(self, branch)(x)
-        return self.last(x)
+        branches = ["left", "right"] if branch == "both" else [branch]
+        return self.last(sum(getattr(self, name)(x) for name in branches))
 
 
 def batch(rank, step=0):
