@@ -13,8 +13,8 @@ import numpy as np
 SHIFT = 24
 ONE_BITS = np.uint32((127 + SHIFT) << 23)
 
-#: Resolution of the interval between zero and the smallest level.
-LOW_BITS = 22
+#: Resolution of the interval between zero and the smallest level: float32 holds it exactly.
+LOW_BITS = 24
 
 #: The level 1 as an integer in reductions.
 UNIT = 40
@@ -117,6 +117,11 @@ class Levels:
         """Bits of the smallest level times 2^24."""
         return (self.values[-1:] * np.float32(2**SHIFT)).view(np.uint32)[0]
 
+    @property
+    def share_scale(self) -> np.float32:
+        """``2^24/smallest``: what makes the smallest level, times 2^24, 2^24."""
+        return np.float32(2**LOW_BITS) / self.smallest_bits.view(np.float32)
+
     def _between(self, scaled: np.ndarray, dither: np.ndarray) -> np.ndarray:
         """Index of one of the two levels around ``scaled``: up with the share of the gap below."""
         exponent = (scaled >> np.uint32(23)).astype(np.int64)
@@ -129,11 +134,9 @@ class Levels:
 
     def _below(self, scaled: np.ndarray, dither: np.ndarray) -> np.ndarray:
         """The smallest level with probability ``scaled/smallest``, else 0."""
-        smallest = self.smallest_bits.view(np.float32)
         inside = np.minimum(scaled, self.smallest_bits).view(np.float32)
-        share = np.rint(inside * (np.float32(2**LOW_BITS) / smallest)).astype(np.uint32)
-        up = share + (dither >> np.uint32(32 - LOW_BITS)) >= np.uint32(2**LOW_BITS)
-        return np.where(up, self.count, 0)
+        random = (~dither >> np.uint32(32 - LOW_BITS)).astype(np.float32)
+        return np.where(inside * self.share_scale > random, self.count, 0)
 
 
 def packed_size(size: int, bits: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from horovod_gqsgd.exponential import LOW_BITS, Levels
+from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import scalars
 from horovod_gqsgd.kernels.casts import bits_of, float_of
 from horovod_gqsgd.kernels.jit import serial
@@ -54,9 +54,7 @@ Base = Octave1 | Octave2 | Octave4
 def base_of(levels: Levels) -> Base:
     """The levels as kernels take them."""
     kind: Any = {1: Octave1, 2: Octave2, 4: Octave4}[levels.octave]
-    smallest = levels.smallest_bits
-    share_scale = f32(2**LOW_BITS) / smallest.view(f32)
-    return kind(levels.bits, i32(levels.count), smallest, share_scale)
+    return kind(levels.bits, i32(levels.count), levels.smallest_bits, levels.share_scale)
 
 
 def between(base, scaled, dither):
@@ -105,12 +103,9 @@ def code_of(base, x, scale, dither):
     magnitude = u32(bits & MAGNITUDE)
     magnitude = magnitude if magnitude >= u32(1 << 23) else u32(0)
     product = f32(float_of(magnitude) * scale)
-    scaled = min(bits_of(product), ONE_BITS)
-    index = between(base, scaled, dither)
-    if scaled < base.smallest:
-        index = scalars.below(product, base.share_scale, base.last, dither)
-    sign = u32(negative & u32(base.last + i32(1)))
-    return np.uint8(u32(u32(index) + (sign if index > i32(0) else u32(0))))
+    scaled = max(min(bits_of(product), ONE_BITS), base.smallest)
+    code = u32(u32(between(base, scaled, dither)) + u32(negative & u32(base.last + i32(1))))
+    return np.uint8(u32(0) if scalars.below(product, base.share_scale, dither) else code)
 
 
 @inline

@@ -5,7 +5,7 @@ from numba import prange
 
 from horovod_gqsgd.kernels.casts import as_float32, bits_of, view
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
-from horovod_gqsgd.kernels.scalars import MAGNITUDE, i32
+from horovod_gqsgd.kernels.scalars import MAGNITUDE, i32, inline
 from horovod_gqsgd.norms import INF, SUM_LANES, SUM_UNIT, blocks, power
 
 
@@ -37,20 +37,42 @@ def _in_turn(partial, each, count):
     return sums
 
 
+@inline
+def _magnitude(value):
+    # Compared as integers: a maximum of floats does not vectorise.
+    return i32(bits_of(as_float32(value)) & MAGNITUDE)
+
+
 @serial
-def _max(x):
-    # Four streams, compared as integers: a maximum of floats does not vectorise.
-    quarter = x.size // 4
-    a, b, c, d = x[:quarter], x[quarter : 2 * quarter], x[2 * quarter : 3 * quarter], x[-quarter:]
-    ma, mb, mc, md = i32(0), i32(0), i32(0), i32(0)
-    for j in range(quarter):
-        ma = max(ma, i32(bits_of(as_float32(a[j])) & MAGNITUDE))
-        mb = max(mb, i32(bits_of(as_float32(b[j])) & MAGNITUDE))
-        mc = max(mc, i32(bits_of(as_float32(c[j])) & MAGNITUDE))
-        md = max(md, i32(bits_of(as_float32(d[j])) & MAGNITUDE))
-    for j in range(3 * quarter, x.size):
-        ma = max(ma, i32(bits_of(as_float32(x[j])) & MAGNITUDE))
-    return max(max(ma, mb), max(mc, md))
+def _max1(x):
+    top = i32(0)
+    for j in range(0, x.size):
+        top = max(top, _magnitude(x[j]))
+    return top
+
+
+@serial
+def _max4(a, b, c, d):
+    # Four units at once: four streams, each in memory pages of its own, keep the memory busy.
+    ta, tb, tc, td = i32(0), i32(0), i32(0), i32(0)
+    for j in range(0, a.size):
+        ta = max(ta, _magnitude(a[j]))
+        tb = max(tb, _magnitude(b[j]))
+        tc = max(tc, _magnitude(c[j]))
+        td = max(td, _magnitude(d[j]))
+    return ta, tb, tc, td
+
+
+@serial
+def _max_units(x, unit, out, first, last):
+    by_four = first + (min(last, x.size // unit) - first) // 4 * 4
+    for i in range(first, by_four, 4):
+        start = i * unit
+        a, b = x[start : start + unit], x[start + unit : start + 2 * unit]
+        c, d = x[start + 2 * unit : start + 3 * unit], x[start + 3 * unit : start + 4 * unit]
+        out[i], out[i + 1], out[i + 2], out[i + 3] = _max4(a, b, c, d)
+    for i in range(max(first, by_four), last):
+        out[i] = _max1(x[i * unit : min(x.size, (i + 1) * unit)])
 
 
 @serial
@@ -75,16 +97,14 @@ def _sum(x, squared, lanes):
 
 @serial
 def _max_serial(x, unit, out):
-    for i in range(out.size):
-        out[i] = _max(x[i * unit : min(x.size, (i + 1) * unit)])
+    _max_units(x, unit, out, 0, out.size)
 
 
 @parallel
 def _max_parallel(x, unit, out):
-    group = max(1, CHUNK // unit)
+    group = max(4, CHUNK // unit)
     for task in prange(0, -(-out.size // group)):
-        for i in range(task * group, min(out.size, (task + 1) * group)):
-            out[i] = _max(x[i * unit : min(x.size, (i + 1) * unit)])
+        _max_units(x, unit, out, task * group, min(out.size, (task + 1) * group))
 
 
 @serial

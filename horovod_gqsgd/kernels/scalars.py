@@ -93,7 +93,7 @@ def norm_or_nan(norm):
 
 SHIFT = 24
 ONE_BITS = u32((127 + SHIFT) << 23)
-LOW_BITS = 22
+LOW_BITS = 24
 
 
 def _threshold(octave, step):
@@ -160,11 +160,10 @@ def between4(scaled, dither):
 
 
 @inline
-def below(product, share_scale, count, dither):
-    """The smallest level, index ``count``, with probability product/smallest, else 0."""
-    share = u32(i32(np.rint(f32(product * share_scale))))
-    random = u32(dither >> u32(32 - LOW_BITS))
-    return count if u32(share + random) >= u32(1 << LOW_BITS) else i32(0)
+def below(product, share_scale, dither):
+    """Whether what lies below the smallest level becomes 0; never true of what lies above it."""
+    random = f32(i32(u32(~dither) >> u32(32 - LOW_BITS)))
+    return f32(product * share_scale) <= random
 
 
 @inline
