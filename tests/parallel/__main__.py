@@ -17,7 +17,7 @@ def main() -> int:
     )
     parser.add_argument("--np", type=int, default=2, help="number of ranks (2)")
     parser.add_argument("--launcher", choices=["gloo", "mpi"], default="gloo")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one test (60)")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one test (120)")
     options, arguments = parser.parse_known_args()
     reason = missing(options.launcher)
     if reason:

@@ -57,7 +57,7 @@ class Job:
     np: int
     arguments: tuple[str, ...]
     launcher: str = "gloo"
-    limit: float = 60.0
+    limit: float = 120.0
     job_limit: float = 900.0
 
     def command(self, folder: Path) -> list[str]:

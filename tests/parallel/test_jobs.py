@@ -5,19 +5,22 @@ import pytest
 from tests.parallel.job import Job, missing
 
 JOBS = [
-    pytest.param(framework, launcher, np, id=f"{framework}-{launcher}-{np}")
+    pytest.param(framework, launcher, np, (), id=f"{framework}-{launcher}-{np}")
     for framework in ("torch", "tensorflow")
     for launcher, np in (("gloo", 2), ("gloo", 3), ("mpi", 2))
+] + [
+    pytest.param("torch", launcher, np, ("-k", "specification"), id=f"torch-{launcher}-{np}")
+    for launcher, np in (("gloo", 4), ("mpi", 3), ("gloo", 5))
 ]
 
 
 @pytest.mark.parallel
-@pytest.mark.parametrize(("framework", "launcher", "np"), JOBS)
-def test_job(framework, launcher, np, tmp_path, capsys):
+@pytest.mark.parametrize(("framework", "launcher", "np", "options"), JOBS)
+def test_job(framework, launcher, np, options, tmp_path, capsys):
     reason = missing(launcher)
     if reason:
         pytest.skip(reason)
-    report = Job(np, (f"tests/parallel/{framework}",), launcher).run(tmp_path)
+    report = Job(np, (f"tests/parallel/{framework}", *options), launcher).run(tmp_path)
     with capsys.disabled():
         print(f"\n  {framework}, {launcher}: {report.summary()}")
     if not report.passed:

@@ -39,6 +39,8 @@ def identical(hvd, tensor):
 def test_is_the_specification_bit_for_bit(hvd, parameters):
     """On any backend and at any time: the sum of integers knows no order."""
     config = Config(**parameters)
+    if 2**config.bits - 1 < 2 * hvd.size():
+        pytest.skip(f"{config.bits} bits do not hold {hvd.size()} workers")
     for step in range(3):
         everyones = everyone(hvd, 70, 73, seed=step)
         result = hvd.allreduce(
@@ -345,6 +347,14 @@ def test_ranks_that_disagree_are_told_what_differs(hvd, case):
     assert words.get(case, f"{case} is") in str(caught.value)
     clean = hvd.allreduce(torch.ones(2048), name=f"agree.{case}", compression=GlobalQSGD)
     assert torch.equal(clean, torch.ones(2048))
+
+
+def test_ranks_with_different_versions_are_told(hvd, monkeypatch):
+    if hvd.rank() == 0:
+        monkeypatch.setattr("horovod_gqsgd.config.__version__", "0.0.0")
+        monkeypatch.setattr("horovod_gqsgd.agreement.__version__", "0.0.0")
+    with pytest.raises(ValueError, match=r"version is 0\.0\.0 on rank 0; "):
+        hvd.allreduce(torch.ones(2048), name="versions", compression=GlobalQSGD)
 
 
 @pytest.mark.parametrize("case", ["none", "min_size"])
