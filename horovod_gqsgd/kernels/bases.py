@@ -1,5 +1,6 @@
 """Exponential levels inside CPU kernels: the base is a type, so each loop is compiled for one."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ class Octave4(NamedTuple):
 Base = Octave1 | Octave2 | Octave4
 
 
+@functools.cache
 def base_of(levels: Levels) -> Base:
     """The levels as kernels take them."""
     kind: Any = {1: Octave1, 2: Octave2, 4: Octave4}[levels.octave]
@@ -69,19 +71,19 @@ def level_integer(base, index):
     raise NotImplementedError("only inside kernels")
 
 
-@overload(between, inline="always")
+@overload(between)
 def _between(base, scaled, dither):
     function = getattr(scalars, "between" + base.instance_class.__name__[-1])
     return lambda base, scaled, dither: function(scaled, dither)
 
 
-@overload(level_bits, inline="always")
+@overload(level_bits)
 def _level_bits(base, index):
     function = getattr(scalars, "level_bits" + base.instance_class.__name__[-1])
     return lambda base, index: function(index)
 
 
-@overload(level_integer, inline="always")
+@overload(level_integer)
 def _level_integer(base, index):
     function = getattr(scalars, "level_integer" + base.instance_class.__name__[-1])
     return lambda base, index: function(index)

@@ -1,13 +1,21 @@
 """Dither inside CPU kernels: the kind of rounding is a type, so each loop is compiled for one."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 from numba.extending import overload
 
-from horovod_gqsgd.dither import SHARED, Dither, place
+from horovod_gqsgd.dither import SHARED, Dither, fnv1a64
 from horovod_gqsgd.kernels.jit import serial
-from horovod_gqsgd.kernels.scalars import hash32, stratify, stratify_binary, u32
+from horovod_gqsgd.kernels.scalars import (
+    hash32,
+    philox4x32,
+    place,
+    stratify,
+    stratify_binary,
+    u32,
+)
 
 
 class Independent(NamedTuple):
@@ -35,14 +43,30 @@ class CorrelatedBinary(NamedTuple):
 Kind = Independent | Correlated | CorrelatedBinary
 
 
+@serial
+def _derive(seed, step, name_low, name_high, rank, n, highs):
+    """Private keys in columns 0 and 1 and shared ones in 2 and 3, by high half; and π(rank)."""
+    keys = np.empty((highs, 4), np.uint32)
+    mine = u32(0)
+    for high in range(highs):
+        k0, k1, _, _ = philox4x32(seed, step, rank, u32(high), name_low, name_high)
+        s0, s1, s2, s3 = philox4x32(seed, step, u32(SHARED), u32(high), name_low, name_high)
+        keys[high, 0], keys[high, 1], keys[high, 2], keys[high, 3] = k0, k1, s0, s1
+        if high == 0:
+            mine = place(rank, n, s2, s3)
+    return keys, mine
+
+
+_name_hash = functools.lru_cache(maxsize=8192)(fnv1a64)
+
+
 def plan(dither: Dither, rounding: str, rank: int, n: int, size: int) -> tuple[Kind, np.ndarray]:
     """Kind and keys of ``rank``: a row of keys for each 2^32 elements."""
-    highs = range(max(size - 1, 0) // 2**32 + 1)
-    private = [dither.keys(rank, high)[:2] for high in highs]
+    name = _name_hash(dither.name)
+    key = (u32(dither.seed), u32(dither.step), u32(name & 0xFFFFFFFF), u32(name >> 32))
+    keys, mine = _derive(*key, u32(rank), u32(n), max(size - 1, 0) // 2**32 + 1)
     if rounding == "independent" or n == 1:
-        return Independent(u32(n)), np.array([[*k, 0, 0] for k in private], u32)
-    keys = np.array([[*k, *dither.keys(SHARED, h)[:2]] for h, k in enumerate(private)], u32)
-    mine = place(rank, n, *dither.keys(SHARED)[2:])
+        return Independent(u32(n)), keys
     if n & (n - 1):
         return Correlated(u32(mine), u32(n), u32(2**32 // n)), keys
     shift = n.bit_length() - 1
@@ -62,7 +86,7 @@ def draw(kind, index, k0, k1, k2, k3):
     raise NotImplementedError("only inside kernels")
 
 
-@overload(draw, inline="always")
+@overload(draw)
 def _draw(kind, index, k0, k1, k2, k3):
     if kind.instance_class is Independent:
         return lambda kind, index, k0, k1, k2, k3: hash32(index, k0, k1)

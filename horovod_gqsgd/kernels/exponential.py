@@ -83,7 +83,7 @@ def _encode4(a, b, c, d, scales, codes, first, key, kind, base):
     k0, k1, k2, k3 = key
     sa, sb, sc, sd = scales
     pa, pb, pc, pd = codes[:RUN], codes[RUN : 2 * RUN], codes[2 * RUN : 3 * RUN], codes[3 * RUN :]
-    for j in range(0, RUN):
+    for j in range(RUN):
         index = u32(first + u32(j))
         ua = draw(kind, index, k0, k1, k2, k3)
         ub = draw(kind, u32(index + u32(RUN)), k0, k1, k2, k3)

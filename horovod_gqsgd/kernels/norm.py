@@ -46,7 +46,7 @@ def _magnitude(value):
 @serial
 def _max1(x):
     top = i32(0)
-    for j in range(0, x.size):
+    for j in range(x.size):
         top = max(top, _magnitude(x[j]))
     return top
 
@@ -55,7 +55,7 @@ def _max1(x):
 def _max4(a, b, c, d):
     # Four units at once: four streams, each in memory pages of its own, keep the memory busy.
     ta, tb, tc, td = i32(0), i32(0), i32(0), i32(0)
-    for j in range(0, a.size):
+    for j in range(a.size):
         ta = max(ta, _magnitude(a[j]))
         tb = max(tb, _magnitude(b[j]))
         tc = max(tc, _magnitude(c[j]))

@@ -48,6 +48,27 @@ def hash32(index, k0, k1):
 
 
 @inline
+def philox4x32(c0, c1, c2, c3, k0, k1):
+    """Philox4x32-10; see `dither.philox4x32`."""
+    for _ in range(10):
+        high0, low0 = multiply_high(u32(0xD2511F53), c0), multiply(u32(0xD2511F53), c0)
+        high1, low1 = multiply_high(u32(0xCD9E8D57), c2), multiply(u32(0xCD9E8D57), c2)
+        c0, c1, c2, c3 = u32(u32(high1 ^ c1) ^ k0), low1, u32(u32(high0 ^ c3) ^ k1), low0
+        k0 = u32((u64(k0) + u64(0x9E3779B9)) & LOW)
+        k1 = u32((u64(k1) + u64(0xBB67AE85)) & LOW)
+    return c0, c1, c2, c3
+
+
+@inline
+def place(rank, n, k2, k3):
+    """π(rank); see `dither.place`."""
+    mine, smaller = hash32(rank, k2, k3), u32(0)
+    for other in range(n):
+        smaller = u32(smaller + u32(hash32(u32(other), k2, k3) < mine))
+    return smaller
+
+
+@inline
 def stratify(shared, private, place, n, width):
     """Correlated dither of any n; see `dither.Dither.correlated`."""
     stratum = u32(place + multiply_high(shared, n))
