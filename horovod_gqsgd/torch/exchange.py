@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
 from horovod.torch.mpi_ops import Average, Max, Sum
@@ -20,6 +19,7 @@ from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.statistics import statistics
+from horovod_gqsgd.torch.threads import share_threads
 
 Steps = Iterator[int]
 
@@ -100,7 +100,7 @@ def linear(
     """Norms by one allreduce, words by another, for one tensor or for a whole group."""
     rank, n = native.world(call.process_set)
     codec = LinearCodec(config, rank, n)
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    share_threads()
     hosts = [on_host(tensor) for tensor in tensors]
     arrays = [native.array(host) for host in hosts]
     sizes = [array.size for array in arrays]

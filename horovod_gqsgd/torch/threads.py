@@ -1,0 +1,17 @@
+"""Threads of the kernels and threads of torch, which share one OpenMP runtime."""
+
+import numba
+import torch
+
+
+def share_threads() -> None:
+    """Let kernels use as many threads as torch does, and leave torch its own number.
+
+    Numba, when it starts its pool, sets the number for everybody in the process. A torch that was
+    asked for one thread then ran on all cores, and so did the other ranks of the same machine:
+    with two ranks on two cores a step of ResNet-50 took 15 times as long.
+    """
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
