@@ -229,3 +229,17 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "min_size": int,
     "seed": int,
 }
+
+
+def parse_parameter(name: str, text: str) -> Any:
+    """A parameter from its spelling in the environment or on a command line.
+
+    >>> parse_parameter("bits", "6"), parse_parameter("norm", "(2,inf)")
+    (6, (2, 'inf'))
+    """
+    if name not in _PARSERS:
+        raise ValueError(f"no parameter {name!r}: there are {', '.join(_PARSERS)}")
+    try:
+        return _PARSERS[name](text.strip())
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: not a {name}") from None
