@@ -1,0 +1,70 @@
+"""The scripts that users start themselves run under horovodrun and leave what they promise."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.job import ENVIRONMENT, ROOT
+
+pytestmark = pytest.mark.parallel
+
+HOROVODRUN = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
+
+
+def run(*command: str) -> str:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_synthetic_benchmark_in_the_style_of_horovod(tmp_path):
+    result = tmp_path / "result.json"
+    output = run(
+        *HOROVODRUN, sys.executable, "benchmarks/synthetic.py", "--model", "embedding",
+        "--batch-size", "2", "--num-warmup-batches", "1", "--num-batches-per-iter", "2",
+        "--num-iters", "2", "--compression", "none", "gqsgd:bits=5", "--json", str(result),
+    )  # fmt: skip
+    for line in ("Model: embedding", "Batch size: 2", "Iter #1: none", "Total sample/sec on 2"):
+        assert line in output
+    found = json.loads(result.read_text())
+    none, compressed = found["results"]
+    assert (found["ranks"], none["bytes per step"]) == (2, 4 * 5_925_601)
+    # six elements in a word, a norm for every 1,024, a header for every tensor
+    assert 5.9 < none["bytes per step"] / compressed["bytes per step"] < 6.0
+    assert all(compressed[f"{phase} ms"] > 0 for phase in ("norm", "encode", "wait", "decode"))
+    assert 0 <= compressed["sent during backward"] <= 1
+    assert len(compressed["seconds per step"]) == 2
+
+
+def test_demo_ends_with_a_table_and_a_plot(tmp_path):
+    output = run(sys.executable, "examples/demo.py", "--steps", "6", "--output", str(tmp_path))
+    assert "605,224" in output
+    assert "exact" in output
+    assert "GlobalQSGD(bits=5)" in output
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+    none, fp16, eight, five = json.loads((tmp_path / "demo.json").read_text())
+    assert none["snr_db"] is None, "an uncompressed average is the exact one"
+    assert fp16["snr_db"] > eight["snr_db"] > five["snr_db"] > 0
+    assert len(none["losses"]) == 6
+
+
+def test_parity_goes_on_where_it_stopped(tmp_path):
+    results = tmp_path / "results.json"
+    command = [
+        *HOROVODRUN, sys.executable, "benchmarks/parity.py", "--task", "digits", "--seeds", "1",
+        "--steps", "3", "--results", str(results), "--docs", str(tmp_path), "--compression",
+    ]  # fmt: skip
+    assert "1/1 digits, none, seed 0" in run(*command, "none")
+    before = json.loads(results.read_text())
+    output = run(*command, "none", "gqsgd")
+    assert "1/1 digits, gqsgd, seed 0" in output
+    after = json.loads(results.read_text())
+    assert len(after) == 2
+    assert before.items() <= after.items()
+    assert "| `gqsgd` |" in (tmp_path / "parity.md").read_text()
