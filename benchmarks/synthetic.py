@@ -39,6 +39,7 @@ class Contender:
     optimizer: Any
     seconds: list[float] = field(default_factory=list)  # per step, one for each iteration
     synchronize: float = 0.0
+    cpu: float = 0.0  # seconds of all threads, also Horovod's
     steps: int = 0
     totals: Counter = field(default_factory=Counter)
 
@@ -68,17 +69,18 @@ class Contender:
     def iteration(self, batches: int) -> float:
         """Time ``batches`` steps; returns seconds per step."""
         statistics.reset()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for _ in range(batches):
             self.step()
         self.seconds.append((time.perf_counter() - start) / batches)
+        self.cpu += time.process_time() - cpu
         self.steps += batches
         self.totals.update(asdict(statistics))
         return self.seconds[-1]
 
     def forget(self) -> None:
         """Start measuring anew, after warm-up."""
-        self.seconds, self.synchronize, self.steps = [], 0.0, 0
+        self.seconds, self.synchronize, self.cpu, self.steps = [], 0.0, 0.0, 0
         self.totals = Counter()
 
     def result(self, batch: int, baseline: "Contender") -> dict[str, Any]:
@@ -93,6 +95,7 @@ class Contender:
             f"{self.work.unit}/s per process": batch * fmean(speeds),
             "step time ratio": median(ours / theirs for ours, theirs in pairs),
             "bytes per step": sent_bytes(self.name, self.work.model, self.totals, self.steps),
+            "CPU ms": 1e3 * self.cpu / self.steps,
             "synchronize ms": 1e3 * self.synchronize / self.steps,
             **{f"{p} ms": 1e3 * self.totals[f"{p}_seconds"] / self.steps for p in PHASES},
             "sent during backward": 1 - late / sends if sends else None,
@@ -161,9 +164,9 @@ def show(results: list[dict[str, Any]], unit: str, device: str) -> None:
         total, size = hvd.size() * speed, hvd.size()
         spread *= size
         print(f"Total {unit}/sec on {size} {device}(s): {total:.1f} +-{spread:.1f}", flush=True)
-    columns = ["compression", "steps/s", "step time", "bytes per step", "sync", *PHASES, "early"]
-    table = Table(*columns, caption="sync to decode: ms per step and process; early: share of "
-                  "sends that left during backward")  # fmt: skip
+    columns = ["compression", "steps/s", "step time", "bytes per step", "CPU", "sync", *PHASES]
+    caption = "CPU to decode: ms per step and process; early: share of sends before backward ended"
+    table = Table(*columns, "early", caption=caption)
     for column in table.columns[1:]:
         column.justify = "right"
     for result in results:
@@ -174,6 +177,7 @@ def show(results: list[dict[str, Any]], unit: str, device: str) -> None:
             f"{result['steps/s']:.2f} ± {result['steps/s 1.96 sigma']:.2f}",
             f"{result['step time ratio']:.3f} x",
             f"{result['bytes per step']:,}",
+            f"{result['CPU ms']:.1f}",
             f"{result['synchronize ms']:.1f}",
             *times,
             f"{early:.0%}" if early is not None else "",
