@@ -23,8 +23,9 @@ from horovod_gqsgd.torch.statistics import statistics
 
 #: Exchanges looked at when a gradient arrives; all of them are while somebody waits.
 WINDOW = 8
-#: Seconds between two looks of somebody who waits. Horovod's own cycle is a millisecond.
-PAUSE = 5e-5
+#: Seconds between two looks of somebody who waits, at first and at most: looking at all exchanges
+#: takes time from the threads that are waited for. Horovod's own cycle is a millisecond.
+PAUSE, LONGEST_PAUSE = 5e-5, 5e-4
 
 _lock = threading.RLock()
 _operations: dict[int, Operation] = {}  # by handle, until waited for
@@ -173,12 +174,14 @@ def _wait(handle: int) -> None:
     """Horovod's wait, during which exchanges go on, also for handles that are not ours."""
     operation = _operations.get(handle)
     start, busy, sends = time.perf_counter(), _busy_seconds(), statistics.sends
+    pause = PAUSE
     while True:
         with _lock:
             _go_on()
             if operation.done if operation else not _pending or native.poll(handle):
                 break
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
     if operation is None:
         native.finish(handle)
         return
