@@ -20,7 +20,7 @@ setup:  ## make .venv ready (the other targets do that by themselves)
 	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11, or name one: make PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) scripts/setup_env.py
 
-demo: setup  ## train a small model on two processes and report
+demo: setup  ## train on two processes with none, fp16 and GlobalQSGD, and compare
 	@$(RUN) examples/demo.py
 
 test: setup  ## all tests; `make test T="tests/unit -k name"` for some
