@@ -34,7 +34,10 @@ def train(steps: int | None, result: Path) -> list[dict]:
     command = [HOROVODRUN, "--gloo", "-np", str(RANKS), sys.executable]
     command += [str(ROOT / "benchmarks" / "showcase.py"), "--json", str(result), "--compression"]
     command += [*COMPRESSIONS.values(), *(["--steps", str(steps)] if steps else [])]
-    if subprocess.run(command, env=env).returncode:
+    status = subprocess.run(command, env=env).returncode
+    if sys.stdout.isatty():
+        print()  # end the line that horovodrun has begun after the bar
+    if status:
         sys.exit("error: the training failed (its output is above)")
     return [
         {**found, "label": label}
