@@ -96,7 +96,7 @@ def test_parity_report_tells_what_lies_outside_the_spread(tmp_path):
     write_report(json.loads(json.dumps(results)), 2, tmp_path)
     lines = (tmp_path / "parity.md").read_text().splitlines()
     by_name = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
-    assert "| +0.000 | yes | 10 | exact |" in by_name["none"]
-    assert "| -0.500 | yes | 10 | 30 dB |" in by_name["gqsgd"]
-    assert "| -2.500 | **no** | 10 | 12 dB |" in by_name["gqsgd:bits=5"]
+    assert "| 98.500 | +0.000 | +0.000 to +0.000 | yes | 10 | exact |" in by_name["none"]
+    assert "| 98.000 | -0.500 | -1.000 to +0.000 | yes | 10 | 30 dB |" in by_name["gqsgd"]
+    assert "| 96.000 | -2.500 | -3.000 to -2.000 | **no** | 10 | 12 dB |" in by_name["gqsgd:bits=5"]
     assert (tmp_path / "parity.png").stat().st_size > 10_000
