@@ -46,7 +46,7 @@ def page(cells: dict[tuple[str, str], Cell], ranks: int) -> list[str]:
         "far the seeds of `none` lie apart, *off* how far the mean of a compression lies from the",
         "mean of `none`, *seed by seed* from where to where that goes for the single seeds. Within",
         "the spread is not the same as free: where all seeds are off to one side by much the same,",
-        "compression is the likely cause. SNR is that of the averaged gradient against an exact one,",
+        "compression is the likely cause. SNR is that of the averaged gradient to an exact one,",
         "the mean over probes during training.",
     ]
     for task in dict.fromkeys(task for task, _ in cells):
