@@ -6,8 +6,9 @@ from .rank import rank_and_size
 
 SIZE = rank_and_size()[1]
 
+collect_ignore_glob = ["elastic/*"]
 if SIZE == 1:
-    collect_ignore_glob = ["torch/*", "tensorflow/*", "cases/*"]
+    collect_ignore_glob += ["torch/*", "tensorflow/*", "cases/*"]
 
 
 def pytest_collection_modifyitems(items):
