@@ -3,7 +3,8 @@
 Every exchange of norms begins with an int32 header (h, C − h, step), h the fingerprint of the
 configuration and C = 2^31 − 1. After an allreduce with Max every rank sees the largest and the
 smallest fingerprint, and the largest step, which late and restarted ranks adopt. A rank that has
-joined contributes zeros, which change nothing.
+joined contributes zeros, which change nothing; where it must not be missing, a roll follows the
+header, in which every rank marks its own place.
 """
 
 import json
@@ -22,6 +23,18 @@ class DisagreementError(ValueError):
     """The ranks cannot work together; not a RuntimeError, which elastic jobs would retry."""
 
 
+class JoinedError(ValueError):
+    """A rank has joined, and the scheme cannot do without it."""
+
+
+class ReductionError(ValueError):
+    """A registered reduction has failed, here or on another rank."""
+
+    def __init__(self, name: str, reduction: str, cause: Exception | None = None) -> None:
+        told = f": {type(cause).__name__}: {cause}" if cause else " on another rank, which tells why"
+        super().__init__(f"GlobalQSGD: reduction {reduction!r} of {name} failed{told}")
+
+
 def write_header(header: np.ndarray, fingerprint: int, step: int) -> None:
     """Fill the first three int32 of a norm vector."""
     header[:HEADER] = fingerprint, CEILING - fingerprint, step
@@ -38,6 +51,38 @@ def read_header(header: np.ndarray) -> tuple[bool, int]:
     """
     largest, smallest, step = (int(value) for value in header[:HEADER])
     return largest == CEILING - smallest, step
+
+
+def write_roll(roll: np.ndarray, rank: int) -> None:
+    """Mark this rank in a roll of as many int32 as there are ranks."""
+    roll[:] = 0
+    roll[rank] = 1
+
+
+def check_roll(roll: np.ndarray, name: str) -> None:
+    """Raise `JoinedError` where a rank is missing in a roll after Max.
+
+    Horovod refuses alltoall and allgather with a joined rank only until their negotiation is in
+    its response cache; from the second step on it would carry them out with garbage, or hang.
+
+    >>> check_roll(np.array([1, 0, 1], np.int32), "fc.weight")
+    Traceback (most recent call last):
+    horovod_gqsgd.agreement.JoinedError: GlobalQSGD: rank 1 has joined, so fc.weight cannot be
+    reduced with levels="exponential", which needs every rank: use levels="linear", which sums
+    without those that have joined, or give all ranks the same number of steps
+    """
+    if not roll.all():
+        missing = [str(rank) for rank in np.flatnonzero(roll == 0)]
+        who = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise _joined(name, f"{who} {'have' if len(missing) > 1 else 'has'} joined")
+
+
+def _joined(name: str, what: str) -> JoinedError:
+    return JoinedError(
+        f'GlobalQSGD: {what}, so {name} cannot be reduced with levels="exponential", which needs '
+        'every rank: use levels="linear", which sums without those that have joined, or give all '
+        "ranks the same number of steps"
+    )
 
 
 def describe(config: Config, context: dict[str, str]) -> np.ndarray:
@@ -77,10 +122,12 @@ def explain(name: str, descriptions: np.ndarray) -> DisagreementError:
 
 def translate(name: str, error: Exception) -> Exception:
     """Horovod's own complaint about a mismatch, in terms of the compressor; others unchanged."""
+    if "not supported with Join" in str(error):
+        return _joined(name, "a rank has joined")
     if not re.search(r"Mismatched|different shapes|One rank", str(error)):
         return error
     return DisagreementError(
         f"GlobalQSGD: the ranks do not send the same thing for {name}: one of them does not "
-        "compress it, or has another block, min_size or tensor shape. Give every rank the same "
-        f"compression= and the same model. Horovod says: {error}"
+        "compress it, or has other levels, another block, min_size or tensor shape. Give every "
+        f"rank the same compression= and the same model. Horovod says: {error}"
     )

@@ -1,16 +1,17 @@
-"""A tensor through the linear scheme on the CPU: what adapters call, in their order."""
+"""Tensors through a scheme on the CPU: what adapters call, in their order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from horovod_gqsgd import lanes, norms
+from horovod_gqsgd import lanes, norms, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither
 
 
 @dataclass(frozen=True)
-class LinearCodec:
+class Codec:
     """A configuration as ``rank`` of ``n`` workers uses it; flat contiguous arrays in and out."""
 
     config: Config
@@ -24,10 +25,6 @@ class LinearCodec:
         """Norms of a tensor with ``size`` elements."""
         return norms.blocks(size, self.config.block)
 
-    def word_count(self, size: int) -> int:
-        """Words of a tensor with ``size`` elements."""
-        return lanes.word_count(size, self.config.bits)
-
     def local_norms(self, x: np.ndarray, out: np.ndarray) -> None:
         """The contribution of this rank: int32 for Max if p = ∞, else float64 for Sum."""
         from horovod_gqsgd.kernels import norm
@@ -37,6 +34,14 @@ class LinearCodec:
     def join_norms(self, reduced: np.ndarray) -> np.ndarray:
         """Float32 norms from what the ranks' contributions were reduced to."""
         return norms.joined(reduced, self.config.p)
+
+
+class LinearCodec(Codec):
+    """Linear levels: digits in int32 words, summed by an ordinary allreduce."""
+
+    def word_count(self, size: int) -> int:
+        """Words of a tensor with ``size`` elements."""
+        return lanes.word_count(size, self.config.bits)
 
     def encode(self, x: np.ndarray, norm: np.ndarray, words: np.ndarray, dither: Dither) -> None:
         """Quantise ``x`` into int32 ``words``, to be summed over the ranks."""
@@ -51,3 +56,46 @@ class LinearCodec:
         from horovod_gqsgd.kernels import linear
 
         linear.decode(words, norm, self.config.block, self.config.bits, out, self.n, factor)
+
+
+class ExponentialCodec(Codec):
+    """Exponential levels: packed codes, combined by a registered reduction."""
+
+    def code_bytes(self, size: int) -> int:
+        """Packed codes of a tensor with ``size`` elements: whole groups of ``bits`` bytes."""
+        return shards.group_count(size) * self.config.bits
+
+    def encode(self, x: np.ndarray, norm: np.ndarray, packed: np.ndarray, dither: Dither) -> None:
+        """Quantise ``x`` into ``packed`` codes, uint8."""
+        from horovod_gqsgd.kernels import exponential
+
+        config = self.config
+        scheme = (dither, config.rounding, self.rank, self.n)
+        exponential.encode(x, norm, config.block, config.code, packed, *scheme)
+
+    def reduce(
+        self,
+        rows: np.ndarray,
+        packed: np.ndarray,
+        sizes: Sequence[int],
+        low: int,
+        dithers: Sequence[Dither],
+    ) -> None:
+        """Combine the ranks' codes of a part of a bucket.
+
+        ``rows``, uint8[n, bytes], are the groups from ``low`` on of a bucket of tensors with the
+        given ``sizes``, as each rank sent them; the result has the same layout.
+        """
+        from horovod_gqsgd.kernels import reduce
+
+        config, bits = self.config, self.config.bits
+        for piece in shards.pieces(sizes, low, low + packed.size // bits):
+            part = slice(piece.low * bits, piece.high * bits)
+            where = (packed[part], piece.count, dithers[piece.tensor], piece.start)
+            reduce.reduce(config.reducer, rows[:, part], config.code, *where)
+
+    def decode(self, packed: np.ndarray, norm: np.ndarray, out: np.ndarray, factor: float) -> None:
+        """The mean times ``factor`` from reduced codes."""
+        from horovod_gqsgd.kernels import exponential
+
+        exponential.decode(packed, norm, self.config.block, self.config.code, out, factor)

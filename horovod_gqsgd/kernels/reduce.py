@@ -6,6 +6,7 @@ the number of rows and bits.
 
 import numpy as np
 from numba import prange
+from numpy.lib.stride_tricks import as_strided
 
 from horovod_gqsgd.dither import REDUCTION, Dither
 from horovod_gqsgd.exponential import UNIT, Levels, packed_size, scale_for
@@ -33,25 +34,28 @@ def reduce(
 ) -> None:
     """Reduce ``rows`` (uint8[n, bytes], packed) of ``size`` codes into ``packed``.
 
-    ``start`` is the index in the tensor of the first code, a multiple of eight.
+    ``start`` is the index in the tensor of the first code, a multiple of eight. The rows may be a
+    part of longer ones.
     """
     n = len(rows)
+    stride = rows.strides[0]
     highs = range((start + max(size, 1) - 1) // 2**32 + 1)
     keys = np.array([dither.keys(REDUCTION, high) for high in highs], u32)
-    flat = rows.reshape(-1)
+    # Kernels take one flat array: rows of a sliced array would keep them from vectorising.
+    flat = as_strided(rows, ((n - 1) * stride + rows.shape[1],), (1,), writeable=False)
     base = base_of(levels)
     threads = size * n >= SERIAL
     if reduction.name == "exact":
         scale = scale_for(np.array([n << UNIT], f32))[0]
         run = _exact_parallel if threads else _exact_serial
-        run(flat, n, packed, size, start, scale, base, keys)
+        run(flat, n, stride, packed, size, start, scale, base, keys)
     elif reduction.name == "pairwise":
         nodes = tree(n)
         weights = np.array([[node.left, node.right] for node in nodes], np.int64).reshape(-1, 2)
         places = np.array([[node.low, node.middle] for node in nodes], np.int64).reshape(-1, 2)
         scales = scale_for((weights.sum(axis=1) << UNIT).astype(f32))
         run = _pairwise_parallel if threads else _pairwise_serial
-        run(flat, n, packed, size, start, places, weights, scales, base, keys)
+        run(flat, n, stride, packed, size, start, places, weights, scales, base, keys)
     else:
         _registered(reduction, rows, levels, packed, size, dither, start)
 
@@ -108,29 +112,28 @@ def _round(sums, scale, codes, first, key, base):
 
 
 @serial
-def _exact_range(rows, n, packed, low, high, start, scale, base, keys):
-    length = rows.size // n
+def _exact_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     codes, sums = np.empty(STAGE, np.uint8), np.empty(STAGE, np.int64)
     for at in range(low, high, STAGE):
         end = min(high, at + STAGE)
         sums[:] = 0
         for i in range(n):
-            _add(_stage(rows[i * length : (i + 1) * length], at, end, codes, base.bits), sums, base)
+            _add(_stage(rows[i * stride :], at, end, codes, base.bits), sums, base)
         key = row(keys, start + at)
         _round(sums, scale, codes[: end - at], u32(start + at), key, base)
         _emit(codes, packed, at, end, base.bits)
 
 
 @serial
-def _exact_serial(rows, n, packed, size, start, scale, base, keys):
-    _exact_range(rows, n, packed, 0, size, start, scale, base, keys)
+def _exact_serial(rows, n, stride, packed, size, start, scale, base, keys):
+    _exact_range(rows, n, stride, packed, 0, size, start, scale, base, keys)
 
 
 @parallel
-def _exact_parallel(rows, n, packed, size, start, scale, base, keys):
+def _exact_parallel(rows, n, stride, packed, size, start, scale, base, keys):
     for task in prange(0, -(-size // CHUNK)):
         high = min(size, (task + 1) * CHUNK)
-        _exact_range(rows, n, packed, task * CHUNK, high, start, scale, base, keys)
+        _exact_range(rows, n, stride, packed, task * CHUNK, high, start, scale, base, keys)
 
 
 @serial
@@ -145,15 +148,14 @@ def _combine(left, right, a, b, scale, middle, first, key, base):
 
 
 @serial
-def _pairwise_range(rows, n, packed, low, high, start, places, weights, scales, base, keys):
-    length = rows.size // n
+def _pairwise_range(rows, n, stride, packed, low, high, start, places, weights, scales, base, keys):
     codes = np.empty(n * STAGE, np.uint8)
     for at in range(low, high, STAGE):
         end = min(high, at + STAGE)
         count = end - at
         for i in range(n):
             mine = codes[i * STAGE : (i + 1) * STAGE]
-            staged = _stage(rows[i * length : (i + 1) * length], at, end, mine, base.bits)
+            staged = _stage(rows[i * stride :], at, end, mine, base.bits)
             mine[:count] = staged
         key = row(keys, start + at)
         for node in range(places.shape[0]):
@@ -173,13 +175,13 @@ def _pairwise_range(rows, n, packed, low, high, start, places, weights, scales, 
 
 
 @serial
-def _pairwise_serial(rows, n, packed, size, start, places, weights, scales, base, keys):
-    _pairwise_range(rows, n, packed, 0, size, start, places, weights, scales, base, keys)
+def _pairwise_serial(rows, n, stride, packed, size, start, places, weights, scales, base, keys):
+    _pairwise_range(rows, n, stride, packed, 0, size, start, places, weights, scales, base, keys)
 
 
 @parallel
-def _pairwise_parallel(rows, n, packed, size, start, places, weights, scales, base, keys):
+def _pairwise_parallel(rows, n, stride, packed, size, start, places, weights, scales, base, keys):
     for task in prange(0, -(-size // CHUNK)):
         high = min(size, (task + 1) * CHUNK)
         low = task * CHUNK
-        _pairwise_range(rows, n, packed, low, high, start, places, weights, scales, base, keys)
+        _pairwise_range(rows, n, stride, packed, low, high, start, places, weights, scales, base, keys)

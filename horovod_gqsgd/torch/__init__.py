@@ -4,12 +4,20 @@
 ...                                      compression=GlobalQSGD)  # doctest: +SKIP
 """
 
-from horovod_gqsgd.agreement import DisagreementError
+from horovod_gqsgd.agreement import DisagreementError, JoinedError, ReductionError
 from horovod_gqsgd.reductions import register_reduction
 from horovod_gqsgd.torch import seam
 from horovod_gqsgd.torch.compressor import GlobalQSGD
 from horovod_gqsgd.torch.statistics import Statistics, statistics
 
-__all__ = ["DisagreementError", "GlobalQSGD", "Statistics", "register_reduction", "statistics"]
+__all__ = [
+    "DisagreementError",
+    "GlobalQSGD",
+    "JoinedError",
+    "ReductionError",
+    "Statistics",
+    "register_reduction",
+    "statistics",
+]
 
 seam.install()

@@ -84,7 +84,7 @@ class _Dual:
 
 
 class GlobalQSGD(Compressor, metaclass=_DefaultConfig):
-    """Quantise gradients against a norm shared by all workers, and sum the integers.
+    """Quantise gradients against a norm shared by all workers, and reduce the codes.
 
     The class itself and its instances both work wherever Horovod takes ``compression=``.
     Parameters are those of `horovod_gqsgd.Config`; ``HOROVOD_GQSGD_<PARAMETER>`` in the
@@ -97,10 +97,6 @@ class GlobalQSGD(Compressor, metaclass=_DefaultConfig):
 
     def __init__(self, **parameters: Any) -> None:
         self.config = Config.from_environment(parameters)
-        if self.config.levels != "linear":
-            raise NotImplementedError(
-                'levels="exponential" is not available through Horovod yet: use levels="linear"'
-            )
 
     def __repr__(self) -> str:
         return f"GlobalQSGD({self.config.arguments()})"

@@ -40,6 +40,15 @@ def allgather(tensor: torch.Tensor, output: torch.Tensor, name: str, process_set
     return function("allgather", tensor)(tensor, output, name.encode(), process_set)
 
 
+def alltoall(
+    tensor: torch.Tensor, splits: torch.Tensor, output: torch.Tensor, name: str, process_set: int
+) -> int:
+    """Start an alltoall: ``splits`` (int32) rows of ``tensor`` to every rank."""
+    start = function("alltoall", tensor)
+    received_splits = torch.empty(0, dtype=torch.int32)  # known beforehand to the one who calls
+    return start(tensor, splits, output, received_splits, name.encode(), process_set)
+
+
 def poll(handle: int) -> bool:
     """Whether `finish` would return at once."""
     return original["horovod_torch_poll"](handle) != 0

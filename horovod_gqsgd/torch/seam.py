@@ -18,7 +18,9 @@ from horovod.torch.mpi_ops import Average, Sum
 
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.compressor import Gradient
-from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, linear, uncompressed
+from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, uncompressed
+from horovod_gqsgd.torch.exponential import exponential
+from horovod_gqsgd.torch.linear import linear
 from horovod_gqsgd.torch.statistics import statistics
 
 #: Exchanges looked at when a gradient arrives; all of them are while somebody waits.
@@ -140,7 +142,8 @@ def _route(
     if exchange:
         config = tensors[exchange[0]].config  # type: ignore[attr-defined]
         chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
-        streams.append(linear(*chosen, config, call, memory))
+        scheme = linear if config.levels == "linear" else exponential
+        streams.append(scheme(*chosen, config, call, memory))
     if rest:
         # a lone tensor under its own name, as a rank that does not compress would send it
         single = len(tensors) == 1
@@ -173,7 +176,7 @@ def _go_on(window: int | None = None) -> None:
 def _wait(handle: int) -> None:
     """Horovod's wait, during which exchanges go on, also for handles that are not ours."""
     operation = _operations.get(handle)
-    start, busy, sends = time.perf_counter(), _busy_seconds(), statistics.sends
+    start, busy, sends = time.perf_counter(), statistics.busy_seconds, statistics.sends
     pause = PAUSE
     while True:
         with _lock:
@@ -185,16 +188,12 @@ def _wait(handle: int) -> None:
     if operation is None:
         native.finish(handle)
         return
-    statistics.wait_seconds += time.perf_counter() - start - (_busy_seconds() - busy)
+    statistics.wait_seconds += time.perf_counter() - start - (statistics.busy_seconds - busy)
     statistics.late_sends += statistics.sends - sends
     del _operations[handle]
     if operation.error is not None:
         mpi_ops._handle_map.pop(handle, None)  # Horovod forgets it for a RuntimeError alone
         raise operation.error
-
-
-def _busy_seconds() -> float:
-    return statistics.norm_seconds + statistics.encode_seconds + statistics.decode_seconds
 
 
 def _poll(handle: int) -> int:

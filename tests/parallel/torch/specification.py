@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from horovod_gqsgd import lanes, linear, norms
+from horovod_gqsgd import exponential, lanes, linear, norms
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither
 
@@ -31,8 +31,21 @@ def expected(
     sent = np.stack([norms.local(x, config.q, config.p, config.block) for x in arrays])
     reduced = sent.max(axis=0) if config.p == "inf" else sent.sum(axis=0)
     norm = norms.spread(norms.joined(reduced, config.p), size, config.block)
+    dither = Dither(config.seed, step, name)
+    draw = getattr(dither, config.rounding)
+    if config.levels == "exponential":
+        levels = config.code
+        scale = exponential.scale_for(norm)
+        codes = np.stack(
+            [
+                levels.encode_scaled(norms.as_float32(x), scale, draw(i, n, 0, size))
+                for i, x in enumerate(arrays)
+            ]
+        )
+        reduced = config.reducer.reduce(codes, levels, dither.reduction(0, size))
+        mean = exponential.decode(reduced, levels, norm, factor)
+        return torch.from_numpy(mean).to(like.dtype).view(like.shape)
     s = linear.level_count(config.bits, n)
-    draw = getattr(Dither(config.seed, step, name), config.rounding)
     words = [
         lanes.pack(linear.encode(norms.as_float32(x), norm, s, draw(i, n, 0, size)), config.bits)
         for i, x in enumerate(arrays)

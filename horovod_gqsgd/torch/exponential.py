@@ -1,0 +1,97 @@
+"""Exponential levels: codes reduced by a registered function, on alltoall and allgather.
+
+Every rank owns 1/n of the codes: ``alltoall`` brings it the n shards, the reduction combines them,
+``allgather`` returns the result, with the traffic of a ring allreduce. Horovod never fuses
+alltoall, but does fuse allgather: of a small bucket every rank gathers all codes and reduces them
+itself. The dither belongs to the element, so that both ways give the same bits.
+"""
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+import torch
+
+from horovod_gqsgd import shards
+from horovod_gqsgd.agreement import ReductionError
+from horovod_gqsgd.codec import ExponentialCodec
+from horovod_gqsgd.config import Config
+from horovod_gqsgd.torch import native
+from horovod_gqsgd.torch.bucket import Bucket, split
+from horovod_gqsgd.torch.exchange import Call, Memory, Steps
+from horovod_gqsgd.torch.statistics import statistics
+
+
+def exponential(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    config: Config,
+    call: Call,
+    memory: Memory,
+) -> Steps:
+    """Norms by an allreduce, codes by alltoall and allgather or by allgather alone."""
+    codec = ExponentialCodec(config, *native.world(call.process_set))
+    bucket = Bucket(tensors, outputs, codec, call, memory)
+    yield from bucket.agree(roll=True)
+
+    lengths = [codec.code_bytes(size) for size in bucket.sizes]
+    codes = memory.buffer("codes", sum(lengths), torch.uint8).view(-1, config.bits)
+    bucket.encode(split(codes.view(-1).numpy(), lengths))
+    small = shards.gathers(len(codes), config.bits, codec.n)
+    reduced = yield from (_gather if small else _scatter)(bucket, codec, codes)
+    bucket.decode(split(reduced, lengths))
+
+
+def _gather(
+    bucket: Bucket, codec: ExponentialCodec, codes: torch.Tensor
+) -> Generator[int, None, np.ndarray]:
+    """All codes to all ranks; each reduces all of them."""
+    call, everyone = bucket.call, bucket.memory.received("everyone")
+    statistics.allgather("code", codes.nbytes, codec.n)
+    statistics.sends += 1
+    yield native.allgather(codes, everyone, f"{call.name}.gq.codes", call.process_set)
+    reduced = codes.view(-1).numpy()  # its bytes have been sent
+    _reduce(bucket, codec, everyone, reduced, 0)
+    return reduced
+
+
+def _scatter(
+    bucket: Bucket, codec: ExponentialCodec, codes: torch.Tensor
+) -> Generator[int, None, np.ndarray]:
+    """Shards to their owners; each reduces its own, and all gather the results."""
+    call, memory = bucket.call, bucket.memory
+    bounds = shards.bounds(len(codes), codec.n)
+    low, high = bounds[codec.rank], bounds[codec.rank + 1]
+    shard, splits = memory.received("shard"), torch.tensor(bounds, dtype=torch.int32).diff()
+    statistics.alltoall("code", codes.nbytes, codes[low:high].nbytes)
+    statistics.sends += 1
+    yield native.alltoall(codes, splits, shard, f"{call.name}.gq.codes", call.process_set)
+
+    mine = memory.buffer("mine", codes[low:high].numel(), torch.uint8).view(-1, codes.shape[1])
+    failure = None
+    try:
+        _reduce(bucket, codec, shard, mine.view(-1).numpy(), low)
+    except ReductionError as error:
+        # The others wait for this shard: its absence tells them that there will be none.
+        failure, mine = error, mine[:0]
+    everything = memory.received("everything")
+    statistics.allgather("code", mine.nbytes, codec.n)
+    statistics.sends += 1
+    yield native.allgather(mine, everything, f"{call.name}.gq.reduced", call.process_set)
+    if failure:
+        raise failure
+    if len(everything) < len(codes):
+        raise ReductionError(call.name, codec.config.reducer.name)
+    return everything.view(-1).numpy()
+
+
+def _reduce(
+    bucket: Bucket, codec: ExponentialCodec, rows: torch.Tensor, reduced: np.ndarray, low: int
+) -> None:
+    """Combine the groups from ``low`` on, as the ranks sent them one after the other."""
+    try:
+        with statistics.time("reduce"):
+            received = rows.view(codec.n, -1).numpy()
+            codec.reduce(received, reduced, bucket.sizes, low, bucket.dithers)
+    except Exception as error:
+        name = codec.config.reducer.name
+        raise ReductionError(bucket.call.name, name, error) from error
