@@ -31,7 +31,9 @@ class ReductionError(ValueError):
     """A registered reduction has failed, here or on another rank."""
 
     def __init__(self, name: str, reduction: str, cause: Exception | None = None) -> None:
-        told = f": {type(cause).__name__}: {cause}" if cause else " on another rank, which tells why"
+        told = (
+            f": {type(cause).__name__}: {cause}" if cause else " on another rank, which tells why"
+        )
         super().__init__(f"GlobalQSGD: reduction {reduction!r} of {name} failed{told}")
 
 

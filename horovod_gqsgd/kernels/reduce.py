@@ -184,4 +184,6 @@ def _pairwise_parallel(rows, n, stride, packed, size, start, places, weights, sc
     for task in prange(0, -(-size // CHUNK)):
         high = min(size, (task + 1) * CHUNK)
         low = task * CHUNK
-        _pairwise_range(rows, n, stride, packed, low, high, start, places, weights, scales, base, keys)
+        _pairwise_range(
+            rows, n, stride, packed, low, high, start, places, weights, scales, base, keys
+        )

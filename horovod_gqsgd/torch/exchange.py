@@ -47,10 +47,6 @@ class Memory:
             found = self.buffers[role] = torch.empty(size, dtype=dtype)
         return found
 
-    def received(self, role: str) -> torch.Tensor:
-        """Bytes from other ranks, in a tensor that Horovod gives its size when it fills it."""
-        return self.buffers.setdefault(role, torch.empty(0, dtype=torch.uint8))
-
 
 class Operation:
     """An exchange under way."""

@@ -45,7 +45,8 @@ def _gather(
     bucket: Bucket, codec: ExponentialCodec, codes: torch.Tensor
 ) -> Generator[int, None, np.ndarray]:
     """All codes to all ranks; each reduces all of them."""
-    call, everyone = bucket.call, bucket.memory.received("everyone")
+    call = bucket.call
+    everyone = bucket.memory.buffer("everyone", codec.n * codes.numel(), torch.uint8)
     statistics.allgather("code", codes.nbytes, codec.n)
     statistics.sends += 1
     yield native.allgather(codes, everyone, f"{call.name}.gq.codes", call.process_set)
@@ -61,19 +62,20 @@ def _scatter(
     call, memory = bucket.call, bucket.memory
     bounds = shards.bounds(len(codes), codec.n)
     low, high = bounds[codec.rank], bounds[codec.rank + 1]
-    shard, splits = memory.received("shard"), torch.tensor(bounds, dtype=torch.int32).diff()
-    statistics.alltoall("code", codes.nbytes, codes[low:high].nbytes)
+    share, splits = codes[low:high].numel(), torch.tensor(bounds, dtype=torch.int32).diff()
+    shard = memory.buffer("shard", codec.n * share, torch.uint8)
+    statistics.alltoall("code", codes.nbytes, share)
     statistics.sends += 1
     yield native.alltoall(codes, splits, shard, f"{call.name}.gq.codes", call.process_set)
 
-    mine = memory.buffer("mine", codes[low:high].numel(), torch.uint8).view(-1, codes.shape[1])
+    mine = memory.buffer("mine", share, torch.uint8).view(-1, codes.shape[1])
     failure = None
     try:
         _reduce(bucket, codec, shard, mine.view(-1).numpy(), low)
     except ReductionError as error:
         # The others wait for this shard: its absence tells them that there will be none.
         failure, mine = error, mine[:0]
-    everything = memory.received("everything")
+    everything = memory.buffer("everything", codes.numel(), torch.uint8)
     statistics.allgather("code", mine.nbytes, codec.n)
     statistics.sends += 1
     yield native.allgather(mine, everything, f"{call.name}.gq.reduced", call.process_set)

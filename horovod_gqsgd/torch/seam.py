@@ -52,6 +52,7 @@ def install() -> None:
     library.horovod_torch_grouped_allreduce_async_gqsgd_Gradient = _grouped_allreduce
     library.horovod_torch_wait_and_clear = _wait
     library.horovod_torch_poll = _poll
+    library.horovod_torch_join = _join
     library.horovod_torch_reset = _reset
 
 
@@ -201,6 +202,16 @@ def _poll(handle: int) -> int:
     with _lock:
         _go_on()
     return native.original["horovod_torch_poll"](handle) if operation is None else operation.done
+
+
+def _join(*arguments: Any) -> int:
+    """Horovod's join, once no exchange is under way: a rank that has joined sends nothing more."""
+    while True:
+        with _lock:
+            _go_on()
+            if not _pending:
+                return native.original["horovod_torch_join"](*arguments)
+        time.sleep(PAUSE)
 
 
 def _reset() -> None:
