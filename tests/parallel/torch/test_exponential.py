@@ -204,16 +204,16 @@ def test_group_is_one_bucket(hvd, way, monkeypatch):
 
 @pytest.mark.np(3)
 def test_process_set(hvd, way):
-    some = hvd.add_process_set([0, 2])
+    some, name = hvd.add_process_set([0, 2]), f"e.set.{way}"
     try:
         if some.included():
             members = [gradient(rank, 3000) for rank in (0, 2)]
             result = hvd.allreduce(
-                gradient(hvd.rank(), 3000), name="e.set", process_set=some,
+                gradient(hvd.rank(), 3000), name=name, process_set=some,
                 compression=exponential(bits=4),
             )  # fmt: skip
             config = Config(levels="exponential", bits=4)
-            assert torch.equal(result, expected(members, config, "e.set"))
+            assert torch.equal(result, expected(members, config, name))
     finally:
         hvd.remove_process_set(some)
 
