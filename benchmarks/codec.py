@@ -178,6 +178,17 @@ def numpy_exponential(x, norm, random):
     return (index * (scaled > 0) + 128 * (x.reshape(-1, BLOCK) < 0)).astype(np.uint8)
 
 
+def gaussian_rows(size: int, levels: Levels, random: np.random.Generator) -> np.ndarray:
+    """Codes of N ranks whose gradients are Gaussian, as reductions meet them."""
+    rows = np.empty((N, packed_size(size, levels.bits)), np.uint8)
+    norm = np.full(1, 5, np.float32)
+    for rank, row in enumerate(rows):
+        x = random.standard_normal(size, dtype=np.float32)
+        dither = Dither(seed=0, step=rank, name="benchmark")
+        kernels_exponential.encode(x, norm, None, levels, row, dither, "independent", rank, N)
+    return rows
+
+
 def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
     """The floors by name, and the lines of the table, for float32 tensors of ``size``."""
     random = np.random.default_rng(0)
@@ -186,8 +197,7 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
     kernels_norm.local(x, "inf", "inf", BLOCK, bits)
     norm = bits.view(np.float32)
     out, codes = np.empty_like(x), np.empty(packed_size(size, 8), np.uint8)
-    rows = random.integers(0, 256, (N, codes.size), np.uint8)
-    rows[rows == 128] = 0
+    rows = {octave: gaussian_rows(size, Levels(8, octave), random) for octave in (1, 2, 4)}
     words = {width: np.zeros(lanes.word_count(size, width), np.int32) for width in LANES}
     dither = Dither(seed=0, step=0, name="benchmark")
     t_x, t_norm, t_words = torch.from_numpy(x), torch.from_numpy(norm), torch.from_numpy(words[8])
@@ -197,7 +207,7 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
         "read": lambda: floor_read(x.view(np.int32), partial),
         "narrow": lambda: floor_narrow(x, codes),
         "widen": lambda: floor_widen(codes, out),
-        "rows": lambda: floor_rows(*rows, codes),
+        "rows": lambda: floor_rows(*rows[1], codes),
     }
     for width, count in LANES.items():
         floors[f"encode {width}"] = lambda w=width, c=count: floor_encode(x, words[w], c)
@@ -269,7 +279,7 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
                 Case(
                     f"reduce 4 rows, {reduction}, base {base}", 5,
                     lambda r=reduction, v=levels: kernels_reduce.reduce(
-                        get_reduction(r), rows, v, codes, size, dither
+                        get_reduction(r), rows[v.octave], v, codes, size, dither
                     ), "rows", target_rows,
                 )
             )  # fmt: skip

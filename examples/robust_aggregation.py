@@ -10,10 +10,11 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
+from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.torch import GlobalQSGD, register_reduction
 
 
-def trimmed_mean(codes: np.ndarray, levels, dither: np.ndarray) -> np.ndarray:
+def trimmed_mean(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
     """``codes``: uint8[workers, elements]; returns the codes of one row."""
     values = np.sort(levels.decode(codes), axis=0)  # float32 in [-1, 1], in units of the norm
     trim = 1 if len(values) > 2 else 0

@@ -91,7 +91,7 @@ class ExponentialCodec(Codec):
         config, bits = self.config, self.config.bits
         for piece in shards.pieces(sizes, low, low + packed.size // bits):
             part = slice(piece.low * bits, piece.high * bits)
-            where = (packed[part], piece.count, dithers[piece.tensor], piece.start)
+            where = (packed[part], piece.elements, dithers[piece.tensor], piece.start)
             reduce.reduce(config.reducer, rows[:, part], config.code, *where)
 
     def decode(self, packed: np.ndarray, norm: np.ndarray, out: np.ndarray, factor: float) -> None:

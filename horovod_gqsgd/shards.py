@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
     tensor: int
     start: int
-    count: int
+    elements: int
     low: int
     high: int
 
@@ -49,14 +49,14 @@ def pieces(sizes: Sequence[int], low: int, high: int) -> Iterator[Piece]:
     """What the groups ``low`` … ``high − 1`` of a bucket consist of.
 
     >>> [*pieces([20, 9], 2, 4)]   # groups 0 to 2 and 3 to 4
-    [Piece(tensor=0, start=16, count=4, low=0, high=1), Piece(tensor=1, start=0, count=8, low=1,
-    high=2)]
+    [Piece(tensor=0, start=16, elements=4, low=0, high=1),
+     Piece(tensor=1, start=0, elements=8, low=1, high=2)]
     """
     begin = 0
     for tensor, size in enumerate(sizes):
         first, last = max(low, begin), min(high, begin + group_count(size))
         if first < last:
             start = 8 * (first - begin)
-            count = min(8 * (last - begin), size) - start
-            yield Piece(tensor, start, count, first - low, last - low)
+            elements = min(8 * (last - begin), size) - start
+            yield Piece(tensor, start, elements, first - low, last - low)
         begin += group_count(size)

@@ -1,0 +1,40 @@
+"""Packed codes in the first cache, one a byte: what reductions work on."""
+
+from horovod_gqsgd.kernels.exponential import pack, unpack
+from horovod_gqsgd.kernels.jit import serial
+
+#: Codes a stage: the sums of them, 8 bytes each, stay in the first cache.
+STAGE = 2048
+
+
+@serial
+def stage_end(at, high, start):
+    """Where the stage from ``at`` on ends; none crosses a multiple of `STAGE` in the tensor."""
+    return min(high, ((start + at) // STAGE + 1) * STAGE - start)
+
+
+@serial
+def load(row, at, end, codes, bits):
+    """The codes at … end − 1 of a packed row; returns where they are."""
+    if bits == 8:
+        return row[at:end]
+    groups = -(-(end - at) // 8)
+    unpack(row[at // 8 * bits : (at // 8 + groups) * bits], codes, bits)
+    return codes[: end - at]
+
+
+@serial
+def result(packed, at, end, codes, bits):
+    """Where the reduced codes at … end − 1 go, one a byte, until `store`."""
+    return packed[at:end] if bits == 8 else codes[: end - at]
+
+
+@serial
+def store(codes, packed, at, end, bits):
+    """Pack what is in `result`, with zeros up to a whole group of eight."""
+    padded = -(-(end - at) // 8) * 8
+    if bits == 8:
+        packed[end : at + padded] = 0
+    else:
+        codes[end - at : padded] = 0
+        pack(codes[:padded], packed[at // 8 * bits :], bits)
