@@ -17,7 +17,7 @@ from rich.table import Table
 
 from horovod_gqsgd.dither import Dither, finalise
 from horovod_gqsgd.exponential import Levels
-from horovod_gqsgd.reductions import exact, pairwise, weighted_mean
+from horovod_gqsgd.reductions import Reduce, exact, pairwise, weighted_mean
 
 LEVELS = Levels(8, 1)
 SIZES = [2, 4, 8, 16, 32, 64, 128, 256]
@@ -33,7 +33,7 @@ def chain(codes: np.ndarray, levels: Levels, dither: np.ndarray) -> np.ndarray:
     return total
 
 
-def error(reduction, values: np.ndarray, step: int) -> float:
+def error(reduction: Reduce, values: np.ndarray, step: int) -> float:
     """Squared error relative to the squared means, of values with a row for each worker."""
     n, count = values.shape
     dither = Dither(0, step, f"variance {n}")
@@ -44,13 +44,13 @@ def error(reduction, values: np.ndarray, step: int) -> float:
     return float(np.square(result - truth).sum() / np.square(truth).sum())
 
 
-def identical(reduction, n: int, elements: int) -> float:
+def identical(reduction: Reduce, n: int, elements: int) -> float:
     """The worst of an octave."""
     cases = (np.broadcast_to(x, (n, elements // 4)) for x in POINTS)
     return max(error(reduction, case, step) for step, case in enumerate(cases))
 
 
-def independent(reduction, n: int, elements: int) -> float:
+def independent(reduction: Reduce, n: int, elements: int) -> float:
     """Gaussian workers."""
     values = np.random.default_rng(n).standard_normal((n, elements), np.float32)
     return error(reduction, values / np.abs(values).max(), 0)
