@@ -67,5 +67,5 @@ def sent_bytes(name: str, model: nn.Module, totals: Mapping[str, float], steps: 
     if name == "fp16":
         return plain // 2
     raw = totals["raw_bytes"]
-    sent = sum(v for key, v in totals.items() if key.endswith("_bytes") and key != "raw_bytes")
+    sent = sum(totals.get(f"{what}_bytes", 0) for what in ("norm", "word", "code"))
     return plain + round((sent - raw) / steps)
