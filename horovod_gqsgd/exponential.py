@@ -119,8 +119,8 @@ class Levels:
 
     @property
     def share_scale(self) -> np.float32:
-        """``2^24/smallest``: what makes the smallest level, times 2^24, 2^24."""
-        return np.float32(2**LOW_BITS) / self.smallest_bits.view(np.float32)
+        """What makes the smallest level, times 2^24, at least 2^24."""
+        return scale_for(self.smallest_bits.view(np.float32))[()]
 
     def _between(self, scaled: np.ndarray, dither: np.ndarray) -> np.ndarray:
         """Index of one of the two levels around ``scaled``: up with the share of the gap below."""
@@ -128,7 +128,8 @@ class Levels:
         mantissa = scaled & np.uint32(0x7FFFFF)
         step = np.searchsorted(self.thresholds, mantissa, side="right") - 1
         gap = self.thresholds[step + 1] - self.thresholds[step]
-        random = (dither.astype(np.uint64) * gap >> np.uint64(32)).astype(np.uint32)
+        share = (dither >> np.uint32(9)).astype(np.float32)
+        random = (share * (gap.astype(np.float32) / np.float32(2**23))).astype(np.uint32)
         up = mantissa - self.thresholds[step] + random >= gap
         return 1 + self.octave * (127 + SHIFT - exponent) - step - up
 

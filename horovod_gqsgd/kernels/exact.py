@@ -2,7 +2,8 @@
 
 Two ways to the same bits. Where all levels of a stage are powers of two from 2^-20 up, the int64
 sum is an int32 sum shifted by twenty bits, and shifts make its terms, eight to a vector. All
-other levels come from a table.
+other levels come from a table, which holds the sums of all pairs of codes: half the lookups, and
+the part of it that gradients use stays in the first cache.
 """
 
 import functools
@@ -14,7 +15,7 @@ from horovod_gqsgd.exponential import UNIT, Levels, scale_for
 from horovod_gqsgd.kernels.bases import base_of, code_of
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial
-from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32
+from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32, u64
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
 
 #: Levels 2^0 … 2^-20 are integers of the short sums, of which int32 holds so many.
@@ -22,16 +23,20 @@ SHORT = 20
 SHORT_LAST = SHORT + 1
 SHORT_ROWS = 2**10
 
+u16 = np.uint16
+
 
 @functools.cache
 def _table(levels: Levels) -> np.ndarray:
-    return levels.decode_integers(np.arange(2**levels.bits, dtype=np.uint8))
+    """The sums of two levels, by ``code + 2^bits·other``."""
+    each = levels.decode_integers(np.arange(2**levels.bits, dtype=np.uint8))
+    return np.add.outer(each, each).ravel()
 
 
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
     """``packed`` from n flat packed ``rows``, ``stride`` bytes apart."""
     scale = scale_for(np.array([n << UNIT], f32))[0]
-    if levels.octave == 1 and n <= SHORT_ROWS:
+    if levels.octave == 1 and levels.bits == 8 and n <= SHORT_ROWS:
         run = _short_parallel if threads else _short_serial
     else:
         run = _wide_parallel if threads else _wide_serial
@@ -39,39 +44,49 @@ def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
 
 
 @inline
-def _short(code, last):
-    """``±2^(20 − k)`` of a code with index k + 1; zero, whose k wraps, is shifted out."""
-    magnitude = i32(u32(1 << SHORT) >> u32(u32(u32(code & last) - u32(1)) & u32(31)))
-    return i32(-magnitude) if code > last else magnitude
+def _short(code):
+    """``±2^(20 − k)`` of an 8-bit code with index k + 1; zero, whose k wraps, is shifted out."""
+    signed = i32(np.int8(code))
+    top = i32(i32(signed & i32(-2 << SHORT)) + i32(1 << SHORT))
+    return i32(top >> i32(i32(signed - i32(1)) & i32(31)))
 
 
 @inline
-def _short4(a, b, c, d, last):
-    left = i32(_short(u32(a), last) + _short(u32(b), last))
-    return i32(left + i32(_short(u32(c), last) + _short(u32(d), last)))
+def _short4(a, b, c, d):
+    return i32(i32(_short(a) + _short(b)) + i32(_short(c) + _short(d)))
 
 
 @serial
-def _short_add(a, b, c, d, sums, last):
+def _short_add(a, b, c, d, sums):
     for j in range(sums.size):
-        sums[j] = i32(sums[j] + _short4(a[j], b[j], c[j], d[j], last))
+        sums[j] = i32(sums[j] + _short4(a[j], b[j], c[j], d[j]))
 
 
 @serial
 def _short_mean(a, b, c, d, scale, codes, first, key, base):
     """Up to four rows: sum and rounding in one loop, which is what few workers need."""
     k0, k1, _k2, _k3 = key
-    last = u32(base.last)
     for j in range(codes.size):
-        total = _short4(a[j], b[j], c[j], d[j], last)
+        total = _short4(a[j], b[j], c[j], d[j])
         random = hash32(u32(first + u32(j)), k0, k1)
         codes[j] = code_of(base, f32(total), scale, random)
 
 
 @serial
-def _wide_add(a, b, c, d, sums, table):
-    for j in range(sums.size):
-        sums[j] += (table[a[j]] + table[b[j]]) + (table[c[j]] + table[d[j]])
+def _pair(a, b, pairs, bits):
+    for j in range(a.size):
+        pairs[j] = u16(u16(a[j]) | u16(u16(b[j]) << u16(bits)))
+
+
+@serial
+def _wide_add(pairs, others, sums, table):
+    """Four pairs come in one load, because loads are what limits this loop."""
+    pairs, others = pairs.view(np.uint64), others.view(np.uint64)
+    for group in range(pairs.size):
+        for k in range(4):
+            pair = u64(pairs[group] >> u64(16 * k)) & u64(0xFFFF)
+            other = u64(others[group] >> u64(16 * k)) & u64(0xFFFF)
+            sums[4 * group + k] += table[pair] + table[other]
 
 
 @serial
@@ -98,11 +113,7 @@ def _largest_index(codes):
 
 
 @serial
-def _is_short(rows, n, stride, at, end, base):
-    if base.last <= SHORT_LAST:
-        return True
-    if base.bits < 8:
-        return False
+def _is_short(rows, n, stride, at, end):
     for i in range(n):
         if _largest_index(rows[i * stride + at : i * stride + end]) > SHORT_LAST:
             return False
@@ -110,76 +121,67 @@ def _is_short(rows, n, stride, at, end, base):
 
 
 @serial
-def _load4(rows, n, stride, first, at, end, stage, bits):
-    """Rows first … first + 3, the missing ones zero, as they are or unpacked into ``stage``."""
-    count = end - at
-    if bits < 8:
-        for i in range(4):
-            mine = stage[i * STAGE : (i + 1) * STAGE]
-            if first + i < n:
-                load(rows[(first + i) * stride :], at, end, mine, bits)
-            else:
-                mine[:] = 0
-    low = first * stride + at
-    whole = bits == 8
-    zero = stage[4 * STAGE : 4 * STAGE + count]
-    a = rows[low : low + count] if whole else stage[:count]
-    low += stride
-    b = rows[low : low + count] if whole and first + 1 < n else zero
-    b = b if whole else stage[STAGE : STAGE + count]
-    low += stride
-    c = rows[low : low + count] if whole and first + 2 < n else zero
-    c = c if whole else stage[2 * STAGE : 2 * STAGE + count]
-    low += stride
-    d = rows[low : low + count] if whole and first + 3 < n else zero
-    d = d if whole else stage[3 * STAGE : 3 * STAGE + count]
-    return a, b, c, d
+def _row(rows, n, stride, i, at, end, stage, bits):
+    """The codes at … end − 1 of a row, or zeros where there is no such row."""
+    if i < n:
+        return load(rows[i * stride :], at, end, stage, bits)
+    stage[:] = 0
+    return stage[: end - at]
+
+
+@serial
+def _wide_stage(rows, n, stride, at, end, stage, pairs, sums, table, bits):
+    sums[:] = 0
+    for i in range(0, n, 4):
+        for pair in range(2):
+            first = i + 2 * pair
+            a = _row(rows, n, stride, first, at, end, stage[0], bits)
+            b = _row(rows, n, stride, first + 1, at, end, stage[1], bits)
+            _pair(a, b, pairs[pair], bits)
+        _wide_add(pairs[0], pairs[1], sums, table)
 
 
 @serial
 def _short_range(rows, n, stride, packed, low, high, start, scale, table, base, keys):
-    stage, codes = np.zeros(5 * STAGE, np.uint8), np.empty(STAGE, np.uint8)
+    stage, pairs = np.zeros((2, STAGE), np.uint8), np.zeros((2, STAGE), np.uint16)
     short, wide, floats = np.empty(STAGE, i32), np.empty(STAGE, np.int64), np.empty(STAGE, f32)
     short_scale = f32(scale * f32(1 << UNIT - SHORT))
     at = low
     while at < high:
         end = stage_end(at, high, start)
-        key, first = row(keys, start + at), u32(start + at)
-        mine = result(packed, at, end, codes, base.bits)
-        is_short = _is_short(rows, n, stride, at, end, base)
-        short[:] = 0
-        wide[:] = 0
-        for i in range(0, n, 4):
-            a, b, c, d = _load4(rows, n, stride, i, at, end, stage, base.bits)
-            if not is_short:
-                _wide_add(a, b, c, d, wide[: end - at], table)
-            elif n > 4:
-                _short_add(a, b, c, d, short[: end - at], u32(base.last))
-            else:
-                _short_mean(a, b, c, d, short_scale, mine, first, key, base)
-        if not is_short:
+        key, first, codes = row(keys, start + at), u32(start + at), packed[at:end]
+        if not _is_short(rows, n, stride, at, end):
+            _wide_stage(rows, n, stride, at, end, stage, pairs, wide, table, 8)
             _to_float(wide, floats)
-            _round(floats[: end - at], scale, mine, first, key, base)
-        elif n > 4:
-            _round(short[: end - at], short_scale, mine, first, key, base)
-        store(codes, packed, at, end, base.bits)
+            _round(floats, scale, codes, first, key, base)
+        else:
+            short[:] = 0
+            for i in range(0, n, 4):
+                a = rows[i * stride + at : i * stride + end]
+                b = _row(rows, n, stride, i + 1, at, end, stage[0], 8)
+                c = _row(rows, n, stride, i + 2, at, end, stage[0], 8)
+                d = _row(rows, n, stride, i + 3, at, end, stage[0], 8)
+                if n <= 4:
+                    _short_mean(a, b, c, d, short_scale, codes, first, key, base)
+                else:
+                    _short_add(a, b, c, d, short[: end - at])
+            if n > 4:
+                _round(short, short_scale, codes, first, key, base)
+        store(codes, packed, at, end, 8)
         at = end
 
 
 @serial
 def _wide_range(rows, n, stride, packed, low, high, start, scale, table, base, keys):
-    stage, codes = np.zeros(5 * STAGE, np.uint8), np.empty(STAGE, np.uint8)
-    wide, floats = np.empty(STAGE, np.int64), np.empty(STAGE, f32)
+    stage, pairs = np.zeros((2, STAGE), np.uint8), np.zeros((2, STAGE), np.uint16)
+    wide, floats, codes = np.empty(STAGE, np.int64), np.empty(STAGE, f32), np.empty(STAGE, np.uint8)
     at = low
     while at < high:
         end = stage_end(at, high, start)
-        wide[:] = 0
-        for i in range(0, n, 4):
-            a, b, c, d = _load4(rows, n, stride, i, at, end, stage, base.bits)
-            _wide_add(a, b, c, d, wide[: end - at], table)
+        _wide_stage(rows, n, stride, at, end, stage, pairs, wide, table, base.bits)
         _to_float(wide, floats)
         key, mine = row(keys, start + at), result(packed, at, end, codes, base.bits)
-        _round(floats[: end - at], scale, mine, u32(start + at), key, base)
+        _round(floats, scale, mine, u32(start + at), key, base)
         store(codes, packed, at, end, base.bits)
         at = end
 

@@ -11,6 +11,8 @@ import math
 import numba
 import numpy as np
 
+from horovod_gqsgd.kernels.casts import float_of
+
 u32, u64, i32, f32 = np.uint32, np.uint64, np.int32, np.float32
 
 inline = numba.njit(inline="always")
@@ -122,7 +124,7 @@ def _threshold(octave, step):
 
 
 ROOT1, ROOT2, ROOT3 = (_threshold(4, step) for step in (1, 2, 3))  # 2^(1/4), 2^(2/4), 2^(3/4)
-GAP0, GAP1, GAP2, GAP3 = ROOT1, ROOT2 - ROOT1, ROOT3 - ROOT2, u32(1 << 23) - ROOT3
+GAP0, GAP1, GAP2 = ROOT1, ROOT2 - ROOT1, ROOT3 - ROOT2
 
 
 @inline
@@ -144,40 +146,58 @@ def between1(scaled, dither):
 
 
 @inline
-def _step(mantissa, low, gap, dither):
-    """1 if the mantissa goes up to the end of the gap that begins at ``low``, else 0."""
-    return i32(u32(u32(mantissa - low) + multiply_high(dither, gap)) >= gap)
-
-
-@inline
 def mask(condition):
     """All ones or none: selections without branches, which would keep a loop from vectorising."""
     return u32(i32(0) - i32(condition))
+
+
+def _gaps(lowest, *ends):
+    """For each gap between levels of an octave, what `_carry` takes; all but the first as steps.
+
+    Its width over 2^23, as float bits, and what lifts its end to a multiple of 2^23: the number
+    of its place in the octave, the lowest exponent taken off.
+    """
+    ends, octave = [0, *map(int, ends), 2**23], len(ends) + 1
+    widths = np.diff(ends).astype(f32) / f32(2**23)
+    lifts = [(place + 1 - lowest * octave) * 2**23 - end for place, end in enumerate(ends[1:])]
+    pairs = np.array([widths.view(u32), np.array(lifts).astype(u32)])
+    return [u32(value) for value in np.diff(pairs, axis=1, prepend=u32(0)).T.ravel()]
+
+
+ONE = 127 + SHIFT  # the exponent of the level 1
+LOWEST = ONE - 32  # and of the smallest of base ⁴√2: four times the whole one overflows
+WIDTH, LIFT, WIDTH2, LIFT2 = _gaps(0, ROOT2)
+WIDTH4, LIFT4, WIDTH41, LIFT41, WIDTH42, LIFT42, WIDTH43, LIFT43 = _gaps(
+    LOWEST, ROOT1, ROOT2, ROOT3
+)
+
+
+@inline
+def _carry(exponent, mantissa, width, lift, dither):
+    """The exponent, in levels, and one more if mantissa and dither fill the gap."""
+    random = u32(i32(f32(f32(i32(dither >> u32(9))) * float_of(width))))
+    return i32(u32(u32(u32(exponent + mantissa) + lift) + random) >> u32(23))
 
 
 @inline
 def between2(scaled, dither):
     """The same for base √2: two levels in an octave."""
     mantissa = u32(scaled & u32(0x7FFFFF))
-    upper = mask(mantissa >= ROOT2)
-    gap = u32(ROOT2 + u32(u32(u32(1 << 23) - u32(ROOT2 + ROOT2)) & upper))
-    up = i32(_step(mantissa, u32(ROOT2 & upper), gap, dither) - i32(upper))
-    octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
-    return i32(i32(i32(1) + i32(octaves << i32(1))) - up)
+    upper = u32(mantissa >= ROOT2)
+    width, lift = u32(WIDTH + u32(upper * WIDTH2)), u32(LIFT + u32(upper * LIFT2))
+    exponent = u32(u32(scaled >> u32(23)) << u32(24))
+    return i32(i32(1 + 2 * ONE) - _carry(exponent, mantissa, width, lift, dither))
 
 
 @inline
 def between4(scaled, dither):
     """The same for base ⁴√2: four levels in an octave."""
     mantissa = u32(scaled & u32(0x7FFFFF))
-    m1, m2, m3 = mask(mantissa >= ROOT1), mask(mantissa >= ROOT2), mask(mantissa >= ROOT3)
-    low = u32(u32(u32(GAP0 & m1) + u32(GAP1 & m2)) + u32(GAP2 & m3))
-    gap = u32(u32(GAP0 + u32(u32(GAP1 - GAP0) & m1)) + u32(u32(GAP2 - GAP1) & m2))
-    gap = u32(gap + u32(u32(GAP3 - GAP2) & m3))
-    passed = i32(i32(i32(m1) + i32(m2)) + i32(m3))  # minus the levels passed
-    up = i32(_step(mantissa, low, gap, dither) - passed)
-    octaves = i32(i32(127 + SHIFT) - i32(scaled >> u32(23)))
-    return i32(i32(i32(1) + i32(octaves << i32(2))) - up)
+    c1, c2, c3 = u32(mantissa >= ROOT1), u32(mantissa >= ROOT2), u32(mantissa >= ROOT3)
+    width = u32(u32(u32(WIDTH4 + u32(c1 * WIDTH41)) + u32(c2 * WIDTH42)) + u32(c3 * WIDTH43))
+    lift = u32(u32(u32(LIFT4 + u32(c1 * LIFT41)) + u32(c2 * LIFT42)) + u32(c3 * LIFT43))
+    exponent = u32(u32(scaled >> u32(23)) << u32(25))
+    return i32(i32(1 + 4 * (ONE - LOWEST)) - _carry(exponent, mantissa, width, lift, dither))
 
 
 @inline

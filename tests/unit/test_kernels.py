@@ -17,6 +17,8 @@ from horovod_gqsgd.kernels import jit
 from horovod_gqsgd.kernels import linear as fast_linear
 from horovod_gqsgd.kernels import norm as fast_norm
 from horovod_gqsgd.kernels import reduce as fast_reduce
+from horovod_gqsgd.kernels.bases import base_of, code_of
+from horovod_gqsgd.kernels.jit import serial
 from horovod_gqsgd.reductions import Reduction, get_reduction
 from tests.unit.checks import gradients
 
@@ -168,9 +170,9 @@ def test_exponential_of_other_types(dtype):
         check_exponential(sample(size, dtype), Levels(bits, 4), 2, "correlated", 1024)
 
 
-def check_reduce(reduction: Reduction, levels: Levels, n: int, size: int) -> None:
+def check_reduce(reduction: Reduction, levels: Levels, n: int, size: int, mask=0xFF) -> None:
     rng = np.random.default_rng(n)
-    codes = rng.integers(0, 2**levels.bits, (n, size)).astype(np.uint8)
+    codes = rng.integers(0, 2**levels.bits, (n, size)).astype(np.uint8) & np.uint8(mask)
     codes[codes == levels.count + 1] = 0
     rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
     start = 8 * 1000
@@ -186,6 +188,14 @@ def test_reduce(octave, name):
     for bits, n, size in itertools.product((2, 4, 8), (1, 2, 3, 4, 7, 64), (1, 7, 1024, 5000)):
         check_reduce(get_reduction(name), Levels(bits, octave), n, size)
     check_reduce(get_reduction(name), Levels(8, octave), 4, LARGE)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 64])
+def test_exact_reduce_of_short_sums(n):
+    """Indices up to 15 have a way of their own, and one more that is larger ends it."""
+    for size in (7, 5000):
+        check_reduce(get_reduction("exact"), Levels(8, 1), n, size, mask=0x8F)
+        check_reduce(get_reduction("exact"), Levels(8, 1), n, size, mask=0x9F)
 
 
 def median(codes, levels, dither):

@@ -13,12 +13,15 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
+from horovod_gqsgd import shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.torch import GlobalQSGD
 from tests.parallel.torch.specification import expected, gradient
 
 HOSTS, LOG = Path(sys.argv[1]), Path(sys.argv[2])
 GROW, LOSE, END = 4, 8, 12
+shards.GATHER_LIMIT = 4096  # codes of 8 bits, but not of 2, go by alltoall
+CONFIGS = [Config(), *(Config(levels="exponential", bits=bits) for bits in (8, 2))]
 
 hvd.init()
 model = torch.nn.Linear(40, 40)
@@ -27,16 +30,19 @@ optimizer = hvd.DistributedOptimizer(
     named_parameters=model.named_parameters(),
     compression=GlobalQSGD,
 )
-exchanged: list[str] = []  # since the world last changed
+exchanged: list[None] = []  # one for every batch since the world last changed
 
 
 def check_average() -> None:
     """The counter of exchanges restarts with every change of the world."""
-    name, step = "elastic.check", len(exchanged)
-    exchanged.append(name)
+    step = len(exchanged)
+    exchanged.append(None)
     everyones = [gradient(rank, 3000) for rank in range(hvd.size())]
-    result = hvd.allreduce(everyones[hvd.rank()], name=name, compression=GlobalQSGD)
-    assert torch.equal(result, expected(everyones, Config(), name, step)), (hvd.size(), step)
+    for config in CONFIGS:
+        name = f"check {config}"
+        compression = GlobalQSGD(levels=config.levels, bits=config.bits)
+        result = hvd.allreduce(everyones[hvd.rank()], name=name, compression=compression)
+        assert torch.equal(result, expected(everyones, config, name, step)), (hvd.size(), config)
 
 
 @hvd.elastic.run
