@@ -158,6 +158,26 @@ def test_exponential(octave, n, rounding):
         check_exponential(sample(size), Levels(bits, octave), n, rounding, block)
 
 
+@serial
+def code_each(base, x, dither, codes):
+    for j in range(x.size):
+        codes[j] = code_of(base, x[j], np.float32(2**24), dither[j])
+
+
+@pytest.mark.parametrize("octave", [1, 2, 4])
+def test_exponential_at_the_ends_of_the_dither(octave):
+    """Levels and their neighbours, with words that a hash gives once in 2^32 elements."""
+    for bits, dither in itertools.product(range(2, 9), (0, 1, 511, 2**31, 2**32 - 512, 2**32 - 1)):
+        levels = Levels(bits, octave)
+        up, down = (np.nextafter(levels.values, np.float32(end)) for end in (1, 0))
+        x = np.concatenate([levels.values, up, down])
+        x = np.concatenate([x, -x])
+        word = np.full(x.size, dither, np.uint32)
+        codes = np.empty(x.size, np.uint8)
+        code_each(base_of(levels), x, word, codes)
+        assert (codes == levels.encode(x, word)).all()
+
+
 @pytest.mark.parametrize("octave", [1, 2, 4])
 def test_exponential_with_threads(octave):
     for bits in (3, 8):
