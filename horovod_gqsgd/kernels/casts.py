@@ -7,6 +7,7 @@ uint16 views of their bits.
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _I16, _I32, _F32, _HALF = ir.IntType(16), ir.IntType(32), ir.FloatType(), ir.HalfType()
@@ -77,3 +78,19 @@ def float_of(typing_context, value):
         return builder.bitcast(arguments[0], _F32)
 
     return types.float32(types.uint32), codegen
+
+
+@intrinsic
+def nearest(typing_context, value):
+    """The int32 nearest to a float32, ties to even."""
+
+    def codegen(context, builder, signature, arguments):
+        module = builder.module
+        if module.triple.startswith("nvptx"):  # one instruction there, and no llvm.rint
+            convert = ir.FunctionType(_I32, [_F32])
+            name = "llvm.nvvm.f2i.rn"
+            return builder.call(cgutils.get_or_insert_function(module, convert, name), arguments)
+        whole = builder.call(module.declare_intrinsic("llvm.rint", [_F32]), arguments)
+        return builder.fptosi(whole, _I32)
+
+    return types.int32(types.float32), codegen

@@ -11,7 +11,7 @@ import math
 import numba
 import numpy as np
 
-from horovod_gqsgd.kernels.casts import float_of
+from horovod_gqsgd.kernels.casts import float_of, nearest
 
 u32, u64, i32, f32 = np.uint32, np.uint64, np.int32, np.float32
 
@@ -95,7 +95,7 @@ def linear_scale(norm, limit):
 @inline
 def linear_digit(x, scale, limit, fraction, dither):
     """``floor(x·s/N + u)`` in fixed point; see `linear.encode`."""
-    fixed = i32(np.rint(f32(x * scale)))
+    fixed = nearest(f32(x * scale))
     fixed = min(max(fixed, i32(-limit)), limit)
     # shift counts are masked, or the shift is carried out in 64 bits
     random = i32(dither >> u32(u32(u32(32) - fraction) & u32(31)))

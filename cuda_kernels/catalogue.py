@@ -1,0 +1,102 @@
+"""Every kernel in every variant, as it is compiled: to check them all, with or without a GPU.
+
+Importing this needs ``numba.cuda``; compiling an entry needs no driver:
+``numba.cuda.compile_ptx(entry.function, entry.signature, cc=(8, 0))``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from numba import types
+
+from horovod_gqsgd.cuda_kernels import linear, norm, prepare
+from horovod_gqsgd.cuda_kernels.draws import DRAWS
+
+#: Gradient types as kernels see them (`kernels.casts.view`).
+ITEMS = {
+    "float32": types.float32,
+    "float16": types.int16,
+    "bfloat16": types.uint16,
+    "float64": types.float64,
+}
+u8, u32, i32, i64 = types.uint8, types.uint32, types.int32, types.int64
+f32, f64 = types.float32, types.float64
+
+
+class Kernel(NamedTuple):
+    """A kernel for one set of argument types.
+
+    ``elements`` are those a thread handles in one turn of its innermost loop; ``bytes`` are read
+    and written per element, with 8 bits and four ranks where it depends on them; ``float64`` tells
+    why it computes in float64, where it does.
+    """
+
+    name: str
+    function: Callable
+    signature: tuple
+    threads: int
+    elements: int
+    bytes: float
+    float64: str = ""
+
+
+def _array(item: types.Type) -> types.Array:
+    return types.Array(item, 1, "C")
+
+
+IS_FLOAT64 = "the gradient is float64, rounded to float32 at once"
+SUMS = "the order and precision of the sums are part of the scheme"
+
+
+def _norms() -> Iterator[Kernel]:
+    threads = norm.THREADS
+    for dtype, item in ITEMS.items():
+        size, why = item.bitwidth / 8, IS_FLOAT64 if dtype == "float64" else ""
+        signature: tuple = (_array(item), _array(i32), i64, i64)
+        yield Kernel(f"norm.maximum {dtype}", norm.maximum(), signature, threads, 4, size, why)
+        signature = (_array(item), _array(f64), i64)
+        for q in (1, 2):
+            name = f"norm.total {q} {dtype}"
+            yield Kernel(name, norm.total(q), signature, threads, 1, size, SUMS)
+    for q in (1, 2, "inf"):
+        for p in (1, 2, "inf"):
+            if q == p == "inf":
+                continue  # maxima go straight into the exchanged vector
+            source, target = (i32 if q == "inf" else f64), (i32 if p == "inf" else f64)
+            signature = (_array(source), _array(target), i64)
+            size = (source.bitwidth + target.bitwidth) / 8 / 1024
+            function = norm.contribution(q, p)
+            name = f"norm.contribution {q} {p}"
+            yield Kernel(name, function, signature, threads, 1, size, SUMS)
+
+
+def _prepare() -> Iterator[Kernel]:
+    threads = prepare.THREADS
+    signature: tuple = (_array(i32), i32, i32, i32, i64)
+    yield Kernel("prepare.header", prepare.header(), signature, threads, 1, 4 / 1024)
+    for p in (1, 2, "inf"):
+        item = i32 if p == "inf" else f64
+        signature = (_array(item), _array(i32), _array(f32), _array(u32), u32, u32, u32, u32, u32)
+        size = (item.bitwidth / 8 + 4) / 1024
+        why = "" if p == "inf" else SUMS
+        name = f"prepare.prepare {p}"
+        yield Kernel(name, prepare.prepare(p), signature, threads, 1, size, why)
+
+
+def _linear() -> Iterator[Kernel]:
+    threads = linear.THREADS
+    for dtype, item in ITEMS.items():
+        size, why = item.bitwidth / 8 + 1, IS_FLOAT64 if dtype == "float64" else ""
+        for rounding in DRAWS:
+            signature: tuple = (_array(item), _array(f32), _array(u32), _array(i32))
+            signature += (i64, i64, u32, i64, i32, u32, u32, u32, u32)
+            name, function = f"linear.encode {rounding} {dtype}", linear.encode(rounding)
+            yield Kernel(name, function, signature, threads, 4, size, why)
+        signature = (_array(i32), _array(f32), _array(item), i64, i64, u32, i64, u32, i32, f32)
+        name = f"linear.decode {dtype}"
+        yield Kernel(name, linear.decode(), signature, threads, 4, size, why)
+
+
+def kernels() -> list[Kernel]:
+    """The whole list."""
+    return [*_norms(), *_prepare(), *_linear()]
