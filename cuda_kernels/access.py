@@ -18,6 +18,8 @@ from numba.extending import intrinsic
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of
 from horovod_gqsgd.kernels.scalars import f32, inline
 
+_I64 = ir.IntType(64)
+
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 
 
@@ -72,6 +74,24 @@ def _put4(typing_context, array, index, a, b, c, d):
     return types.void(array, types.int64, item, item, item, item), codegen
 
 
+@intrinsic
+def _eight(typing_context, array, index):
+    def codegen(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, array, *arguments)
+        return builder.load(builder.bitcast(pointer, _I64.as_pointer()), align=8)
+
+    return types.uint64(array, types.int64), codegen
+
+
+@intrinsic
+def _put_eight(typing_context, array, index, value):
+    def codegen(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, array, *arguments[:2])
+        builder.store(arguments[2], builder.bitcast(pointer, _I64.as_pointer()), align=8)
+
+    return types.void(array, types.int64, types.uint64), codegen
+
+
 #: NaN as NumPy rounds it to each type; a GPU has others.
 _NAN = {types.float32: np.nan, types.float64: np.nan, types.int16: 0x7E00, types.uint16: 0x7FC0}
 
@@ -114,6 +134,15 @@ if SIMULATED:
         for i, value in enumerate((a, b, c, d)):
             array[index + i] = value
 
+    def eight(array, index):
+        """Eight bytes of a uint8 array from ``index`` on, a multiple of eight."""
+        return np.array([array[index + i] for i in range(8)], np.uint8).view(np.uint64)[0]
+
+    def put_eight(array, index, value):
+        """Store eight bytes from ``index`` on, a multiple of eight."""
+        for i, byte in enumerate(np.array([value], np.uint64).view(np.uint8)):
+            array[index + i] = byte
+
     def widen(value):
         """A float32 from an element of any gradient type."""
         return f32(_widened(value))
@@ -123,4 +152,5 @@ if SIMULATED:
         return _rounded(np.empty(0, array.dtype), f32(value))
 else:
     device, item, items4, put, put4 = inline, _item, _items4, _put, _put4
+    eight, put_eight = _eight, _put_eight
     widen, narrow = as_float32, _narrow

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from numba import types
 
-from horovod_gqsgd.cuda_kernels import linear, norm, prepare
+from horovod_gqsgd.cuda_kernels import exponential, groups, linear, norm, prepare, reduce
 from horovod_gqsgd.cuda_kernels.draws import DRAWS
 
 #: Gradient types as kernels see them (`kernels.casts.view`).
@@ -97,6 +97,38 @@ def _linear() -> Iterator[Kernel]:
         yield Kernel(name, linear.decode(), signature, threads, 4, size, why)
 
 
+def _exponential() -> Iterator[Kernel]:
+    threads, levels = exponential.THREADS, (i64, i32, u32, f32)
+    for octave in (1, 2, 4):
+        for dtype, item in ITEMS.items():
+            size, why = item.bitwidth / 8 + 1, IS_FLOAT64 if dtype == "float64" else ""
+            for rounding in DRAWS:
+                signature: tuple = (_array(item), _array(f32), _array(u32), _array(u8), i64, i64)
+                signature += (*levels, u32, u32, u32)
+                name = f"exponential.encode {octave} {rounding} {dtype}"
+                function = exponential.encode(octave, rounding)
+                yield Kernel(name, function, signature, threads, 4, size, why)
+            signature = (_array(u8), _array(f32), _array(item), i64, i64, i64, i32, f32)
+            name, function = f"exponential.decode {octave} {dtype}", exponential.decode(octave)
+            yield Kernel(name, function, signature, threads, 4, size, why)
+
+
+def _reduce() -> Iterator[Kernel]:
+    threads, where = reduce.THREADS, (i64, i64, i64, i64, i64)
+    for octave in (1, 2, 4):
+        signature: tuple = (_array(u8), _array(u8), _array(u32), *where, f32, i32, u32, f32)
+        function = reduce.exact(octave)
+        yield Kernel(f"reduce.exact {octave}", function, signature, threads, 4, 5)
+        signature = (_array(u8), _array(u8), _array(u32), _array(i32), *where, i32, u32, f32)
+        function = reduce.pairwise(octave)
+        yield Kernel(f"reduce.pairwise {octave}", function, signature, threads, 1, 5)
+    signature = (_array(u32), _array(u32), i64)
+    yield Kernel("reduce.dither", reduce.dither(), signature, threads, 1, 4)
+    signature = (_array(u8), _array(u8), i64)
+    yield Kernel("groups.unpack", groups.unpack(), signature, threads, 8, 2)
+    yield Kernel("groups.pack", groups.pack(), signature, threads, 8, 2)
+
+
 def kernels() -> list[Kernel]:
     """The whole list."""
-    return [*_norms(), *_prepare(), *_linear()]
+    return [*_norms(), *_prepare(), *_linear(), *_exponential(), *_reduce()]

@@ -11,7 +11,7 @@ import math
 import numba
 import numpy as np
 
-from horovod_gqsgd.kernels.casts import float_of, nearest
+from horovod_gqsgd.kernels.casts import bits_of, float_of, nearest
 
 u32, u64, i32, f32 = np.uint32, np.uint64, np.int32, np.float32
 
@@ -233,6 +233,45 @@ def level_bits4(index):
     return u32(u32(u32(i32(127) + i32(down >> i32(2))) << u32(23)) + mantissa)
 
 
+def _code_function(between):
+    @inline
+    def code_of(x, scale, dither, last, smallest, share_scale):
+        """The code of ``x·scale/2^24``; see `exponential.Levels.encode_scaled`."""
+        bits = bits_of(x)
+        negative = u32(i32(bits) >> i32(31))  # all ones or none
+        dither = u32(dither ^ negative)
+        magnitude = u32(bits & MAGNITUDE)
+        magnitude = magnitude if magnitude >= u32(1 << 23) else u32(0)
+        product = f32(float_of(magnitude) * scale)
+        scaled = max(min(bits_of(product), ONE_BITS), smallest)
+        code = u32(u32(between(scaled, dither)) + u32(negative & u32(last + i32(1))))
+        return np.uint8(u32(0) if below(product, share_scale, dither) else code)
+
+    return code_of
+
+
+def _value_function(level_bits):
+    @inline
+    def value_of(code, last):
+        """The float32 level of a code."""
+        index = i32(i32(code) & last)
+        bits = level_bits(index) if index > i32(0) else u32(0)
+        sign = u32(u32(1 << 31) & mask(i32(code) > last))
+        return float_of(u32(bits | sign))
+
+    return value_of
+
+
+def _integer_function(level_integer):
+    @inline
+    def integer_of(code, last):
+        """The int64 level of a code."""
+        magnitude = level_integer(i32(i32(code) & last))
+        return np.int64(-magnitude) if i32(code) > last else magnitude
+
+    return integer_of
+
+
 UNIT = 40
 #: 2^41·2^(-r/4) cut to an integer below it: half-units, so that a shift and a rounding half give
 #: rint(2^40·b^-k), the tie at 2^-41 going to 0.
@@ -272,6 +311,27 @@ def level_integer4(index):
     half_units = u64(half_units - u64(u64(HALF1 - HALF2) & m2))
     half_units = u64(half_units - u64(u64(HALF2 - HALF3) & m3))
     return _rounded(half_units, u32(down >> u32(2)))
+
+
+#: By levels per octave.
+CODE_OF = {1: _code_function(between1), 2: _code_function(between2), 4: _code_function(between4)}
+VALUE_OF = {
+    1: _value_function(level_bits1),
+    2: _value_function(level_bits2),
+    4: _value_function(level_bits4),
+}
+INTEGER_OF = {
+    1: _integer_function(level_integer1),
+    2: _integer_function(level_integer2),
+    4: _integer_function(level_integer4),
+}
+
+
+@inline
+def scale_for(norm):
+    """Float32 ``2^24/norm``; see `exponential.scale_for`."""
+    scale, increment = exponential_scale(norm)
+    return float_of(u32(bits_of(scale) + increment))
 
 
 PAIRS = u64(0x00FF00FF00FF00FF)
