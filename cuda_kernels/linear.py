@@ -12,7 +12,7 @@ import functools
 import numpy as np
 from numba import cuda
 
-from horovod_gqsgd.cuda_kernels.access import device, item, items4, narrow, put, put4, widen
+from horovod_gqsgd.cuda_kernels.access import item, items4, narrow, put, put4, widen
 from horovod_gqsgd.cuda_kernels.draws import DRAWS, keys_of
 from horovod_gqsgd.kernels.scalars import (
     f32,
@@ -96,7 +96,7 @@ def encode(rounding: str):
     return kernel
 
 
-@device
+@inline
 def _digit_of(word, offset, shift, mask, limit):
     """The sum of a lane's digits, from a word of sums."""
     lifted = u32(u32(word) + offset)

@@ -1,0 +1,121 @@
+"""Every CUDA kernel in Numba's simulator gives the bits of the specification."""
+
+import numpy as np
+import pytest
+
+from horovod_gqsgd.config import Config
+from horovod_gqsgd.linear import LANES
+from tests.unit import cuda_checks as checks
+from tests.unit.test_kernels import DTYPES, of_type, sample
+
+DEVICE = checks.Simulator()
+SIZES = [0, 1, 7, 4096, 4099]
+BASES = [2, 2**0.5, 2**0.25]
+ROUNDINGS = [("independent", 2), ("correlated", 2), ("correlated", 3)]
+
+
+@pytest.mark.parametrize(("size", "roll"), [(3, -1), (6, 4), (1000, -1)])
+def test_header(size, roll):
+    checks.check_header(DEVICE, size, roll)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [128, 1024, 2048, None])
+def test_maxima(dtype, block):
+    for size in (0, 1, 1023, 2500):
+        checks.check_norms(DEVICE, sample(size, dtype), Config(block=block))
+
+
+@pytest.mark.parametrize("q", [1, 2, "inf"])
+@pytest.mark.parametrize("p", [1, 2, "inf"])
+def test_norms(q, p):
+    for size, block in ((0, 1024), (1, None), (2500, 128), (2500, 1024), (66_000, None)):
+        if size < 66_000 or q == p == 2:
+            checks.check_norms(DEVICE, sample(size), Config(norm=(q, p), block=block))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("q", [1, 2])
+def test_sums_of_other_types(dtype, q):
+    checks.check_norms(DEVICE, sample(1500, dtype), Config(norm=q))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 5, 1500, 2047, 2049])
+def test_maxima_see_bad_elements(bad, place):
+    x = sample(2050)
+    x[place] = bad
+    checks.check_norms(DEVICE, x, Config())
+
+
+@pytest.mark.parametrize(("rounding", "n"), ROUNDINGS)
+@pytest.mark.parametrize("size", SIZES)
+def test_linear(rounding, n, size):
+    checks.check_linear(DEVICE, sample(size), Config(rounding=rounding), n, n - 1)
+
+
+@pytest.mark.parametrize("bits", LANES)
+def test_linear_of_every_width(bits):
+    size = LANES[bits] * 1024 + 77 if bits > 4 else 1001
+    checks.check_linear(DEVICE, sample(size), Config(bits=bits), 2, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_linear_of_other_types(dtype):
+    for size in (1001, 4096):
+        checks.check_linear(DEVICE, sample(size, dtype), Config(), 4, 2)
+
+
+@pytest.mark.parametrize("block", [128, 2048, None])
+def test_linear_blocks(block):
+    checks.check_linear(DEVICE, sample(4097), Config(block=block), 2, 1)
+
+
+@pytest.mark.parametrize("norm", [1, 2, (2, "inf")])
+def test_linear_norms(norm):
+    checks.check_linear(DEVICE, sample(1500), Config(norm=norm), 2, 1)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(("rounding", "n"), ROUNDINGS)
+def test_exponential(base, rounding, n):
+    config = Config(levels="exponential", base=base, rounding=rounding)
+    for size in (0, 1, 1001, 2048):
+        checks.check_exponential(DEVICE, sample(size), config, n, n - 1)
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_exponential_of_every_width(bits):
+    config = Config(levels="exponential", bits=bits)
+    checks.check_exponential(DEVICE, sample(1001), config, 2, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_exponential_of_other_types(dtype):
+    config = Config(levels="exponential")
+    checks.check_exponential(DEVICE, sample(1001, dtype), config, 2, 1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bad_blocks_become_nan(bad, dtype):
+    x = np.ones(2100, np.float32)
+    x[1030] = bad
+    x[1500] = -bad
+    x = of_type(x, dtype)
+    checks.check_linear(DEVICE, x, Config(), 2, 1)
+    checks.check_exponential(DEVICE, x, Config(levels="exponential"), 2, 1)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("reduction", ["exact", "pairwise"])
+def test_reduce(base, reduction):
+    for bits, n, size in ((8, 2, 300), (8, 7, 9), (3, 3, 300), (8, 1, 1), (4, 20, 40)):
+        config = Config(levels="exponential", bits=bits, base=base, reduction=reduction)
+        checks.check_reduce(DEVICE, config, n, size, 1000)
+
+
+@pytest.mark.parametrize("bits", [3, 8])
+def test_registered_reductions(bits):
+    for size in (1, 300):
+        checks.check_registered(DEVICE, bits, size, 1000)

@@ -1,0 +1,138 @@
+"""What the CUDA kernels must give, bit for bit, whoever runs them: simulator, interpreter or GPU.
+
+Every check takes a ``device``: ``device.launcher(config, rank, n)``, and ``device.array(numpy)``
+and ``device.numpy(array)`` there and back.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd.config import CEILING, Config
+from horovod_gqsgd.cuda_kernels.launch import Launcher
+from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.kernels.casts import view
+from tests.unit.test_kernels import rounded_to, same
+
+NAME, STEP = "layer.weight", 11
+
+
+class Device(Protocol):
+    def launcher(self, config: Config, rank: int, n: int) -> Launcher: ...
+    def array(self, values: np.ndarray) -> Any: ...
+    def numpy(self, array: Any) -> np.ndarray: ...
+
+
+class Simulator:
+    """NumPy arrays, in which the CUDA simulator works in place."""
+
+    def launcher(self, config: Config, rank: int, n: int) -> Launcher:
+        from numba import cuda
+
+        def run(kernel, blocks, threads, *arguments):
+            cuda.jit(kernel)[blocks, threads](*arguments)
+
+        return Launcher(config, rank, n, run, np.empty)
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
+    def numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+
+def empty(device: Device, size: int, dtype: Any) -> Any:
+    """An array full of what nobody wants to see in a result."""
+    return device.array(np.full(size * np.dtype(dtype).itemsize, 0x55, np.uint8).view(dtype))
+
+
+def prepared(device: Device, launcher: Launcher, x: np.ndarray) -> tuple[Any, Any, np.ndarray]:
+    """Norms and keys as after an exchange among ranks that all have ``x``; the norms in NumPy."""
+    config = launcher.config
+    sent = norms.local(x, config.q, config.p, config.block)
+    head = device.array(np.array([0, CEILING, STEP], np.int32))
+    joined, keys = launcher.prepare(device.array(sent), head, NAME, x.size)
+    expected = norms.joined(sent, config.p)
+    assert same(device.numpy(joined), expected)
+    return joined, keys, norms.spread(expected, x.size, config.block)
+
+
+def check_header(device: Device, size: int, roll: int) -> None:
+    launcher = device.launcher(Config(), 1, 3)
+    head = empty(device, size, np.int32)
+    launcher.write_header(head, 12345, STEP, roll)
+    expected = np.zeros(size, np.int32)
+    expected[:3] = 12345, CEILING - 12345, STEP
+    if roll >= 0:
+        expected[roll] = 1
+    assert same(device.numpy(head), expected)
+
+
+def check_norms(device: Device, x: np.ndarray, config: Config) -> None:
+    expected = norms.local(x, config.q, config.p, config.block)
+    out = device.array(np.zeros_like(expected))
+    device.launcher(config, 0, 2).local_norms(device.array(view(x)), out)
+    assert same(device.numpy(out), expected)
+
+
+def check_linear(device: Device, x: np.ndarray, config: Config, n: int, rank: int) -> None:
+    launcher = device.launcher(config, rank, n)
+    joined, keys, each = prepared(device, launcher, x)
+    s = linear.level_count(config.bits, n)
+    dither = getattr(Dither(config.seed, STEP, NAME), config.rounding)(rank, n, 0, x.size)
+    expected = lanes.pack(linear.encode(norms.as_float32(x), each, s, dither), config.bits)
+    words = empty(device, expected.size, np.int32)
+    launcher.encode_linear(device.array(view(x)), joined, keys, words)
+    assert same(device.numpy(words), expected)
+    total = (expected.astype(np.int64) * n).astype(np.int32)
+    mean = linear.decode(lanes.unpack(total, config.bits, x.size, s * n), each, s, n, 0.75)
+    out = empty(device, x.size, view(x).dtype)
+    launcher.decode_linear(device.array(total), joined, out, 0.75)
+    assert same(device.numpy(out), view(rounded_to(mean, x)))
+
+
+def check_exponential(device: Device, x: np.ndarray, config: Config, n: int, rank: int) -> None:
+    launcher, levels = device.launcher(config, rank, n), config.code
+    joined, keys, each = prepared(device, launcher, x)
+    dither = getattr(Dither(config.seed, STEP, NAME), config.rounding)(rank, n, 0, x.size)
+    codes = levels.encode_scaled(norms.as_float32(x), exponential.scale_for(each), dither)
+    expected = exponential.pack(codes, levels.bits)
+    packed = empty(device, expected.size, np.uint8)
+    launcher.encode_exponential(device.array(view(x)), joined, keys, packed)
+    assert same(device.numpy(packed), expected)
+    out = empty(device, x.size, view(x).dtype)
+    launcher.decode_exponential(packed, joined, out, 0.75)
+    mean = exponential.decode(codes, levels, each, 0.75)
+    assert same(device.numpy(out), view(rounded_to(mean, x)))
+
+
+def check_reduce(device: Device, config: Config, n: int, size: int, start: int) -> None:
+    launcher, levels = device.launcher(config, 0, n), config.code
+    codes = np.random.default_rng(n).integers(0, 2**levels.bits, (n, size)).astype(np.uint8)
+    codes[codes == levels.count + 1] = 0
+    rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
+    dither = Dither(config.seed, STEP, NAME).reduction(start, size)
+    _joined, keys, _each = prepared(device, launcher, np.ones(start + size, np.float32))
+    packed = empty(device, rows.shape[1], np.uint8)
+    flat, nodes = device.array(rows.reshape(-1)), device.array(launcher.tree())
+    launcher.reduce(flat, rows.shape[1], packed, keys, size, start, nodes)
+    expected = config.reducer.reduce(codes, levels, dither)
+    assert same(device.numpy(packed), exponential.pack(expected, levels.bits))
+
+
+def check_registered(device: Device, bits: int, size: int, start: int) -> None:
+    """What a user's own reduction is given, and what becomes of its result."""
+    config = Config(levels="exponential", bits=bits)
+    launcher = device.launcher(config, 0, 2)
+    codes = np.random.default_rng(bits).integers(0, 2**bits, size).astype(np.uint8)
+    unpacked = empty(device, size, np.uint8)
+    launcher.unpack(device.array(exponential.pack(codes, bits)), unpacked)
+    assert same(device.numpy(unpacked), codes)
+    packed = empty(device, exponential.packed_size(size, bits), np.uint8)
+    launcher.pack(unpacked, packed)
+    assert same(device.numpy(packed), exponential.pack(codes, bits))
+    _joined, keys, _each = prepared(device, launcher, np.ones(start + size, np.float32))
+    words = empty(device, size, np.uint32)
+    launcher.dither(words, keys, start)
+    assert same(device.numpy(words), Dither(config.seed, STEP, NAME).reduction(start, size))
