@@ -106,7 +106,7 @@ def _nan_of(typing_context, array):
 
 @inline
 def _narrow(array, value):
-    return _nan_of(array) if value != value else as_item_of(array, value)  # noqa: PLR0124
+    return _nan_of(array) if value != value else as_item_of(array, value)
 
 
 if SIMULATED:

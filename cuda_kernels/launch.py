@@ -64,8 +64,10 @@ def _rounding(rounding: str, n: int) -> str:
 
 
 @functools.cache
-def _tree(n: int) -> np.ndarray:
-    """The tree of `reduce.pairwise` over n rows."""
+def tree_of(n: int) -> np.ndarray:
+    """The tree of `reduce.pairwise` over n rows, int32, as the kernel reads it."""
+    if n > 2 ** (reduce.DEPTH - 1):
+        raise ValueError(f'reduction="pairwise" takes up to 32768 ranks on a GPU, not {n}')
     nodes = tree(n)
     ends = np.bincount([node.middle + node.right - 1 for node in nodes], minlength=n)
     full = np.array([(node.left + node.right) << UNIT for node in nodes], f32)
@@ -175,26 +177,21 @@ class Launcher:
     def reduce(
         self, rows: Any, stride: int, packed: Any, keys: Any, size: int, start: int, nodes: Any
     ) -> None:
-        """Combine ``size`` codes of n packed ``rows``, ``stride`` bytes apart, with the registered
-        reduction ``"exact"`` or ``"pairwise"``; ``start`` is the tensor's index of the first code,
-        ``nodes`` what `tree` gives, on the device.
+        """Combine ``size`` codes of n packed ``rows``, ``stride`` bytes apart.
+
+        ``start`` is the tensor's index of the first code; ``nodes`` is what `tree_of` gives, on
+        the device, and serves ``"pairwise"``; every other reduction here is ``"exact"``.
         """
         levels = self.config.code
         bits, *scheme = _scheme(levels)
         where = i64(self.n), i64(stride), i64(start), i64(size), bits
-        if self.config.reduction == "exact":
+        if self.config.reduction != "pairwise":
             scale = levels_of.scale_for(np.array([self.n << UNIT], f32))[0]
             arguments: tuple = rows, packed, keys, *where, scale, *scheme
             self._groups(reduce.exact(levels.octave), packed, *arguments)
         else:
             arguments = rows, packed, keys, nodes, *where, *scheme
             self._groups(reduce.pairwise(levels.octave), packed, *arguments)
-
-    def tree(self) -> np.ndarray:
-        """What ``"pairwise"`` needs on the device: int32, a function of n alone."""
-        if self.n > 2 ** (reduce.DEPTH - 1):
-            raise ValueError(f'reduction="pairwise" takes up to 32768 ranks on a GPU, not {self.n}')
-        return _tree(self.n)
 
     def unpack(self, packed: Any, codes: Any) -> None:
         """Packed codes to one a byte."""

@@ -15,8 +15,8 @@ import numpy as np
 from numba import cuda, float64, int32
 
 from horovod_gqsgd.cuda_kernels.access import device, item, items4, put, widen
-from horovod_gqsgd.kernels.casts import bits_of, float_of
-from horovod_gqsgd.kernels.scalars import MAGNITUDE, f32, i32, inline, u32
+from horovod_gqsgd.kernels.casts import bits_of
+from horovod_gqsgd.kernels.scalars import MAGNITUDE, f32, float_from, i32, inline
 from horovod_gqsgd.norms import INF, SUM_LANES
 
 THREADS = 256
@@ -31,11 +31,6 @@ UNITS = i64(THREADS // SUM_LANES)
 def magnitude(x):
     """The bits of |x|, which are ordered like |x|."""
     return i32(bits_of(x) & MAGNITUDE)
-
-
-@inline
-def _float(bits):
-    return float_of(u32(bits))
 
 
 @functools.cache
@@ -128,7 +123,7 @@ def contribution(q: int | str, p: int | str):
         i = i64(cuda.blockIdx.x) * i64(cuda.blockDim.x) + i64(cuda.threadIdx.x)
         while i < i64(out.size):
             if by_max:
-                norm = f64(_float(item(reduced, i)))
+                norm = f64(float_from(item(reduced, i)))
             else:
                 norm = _in_turn(reduced, i * each, min((i + i64(1)) * each, i64(reduced.size)))
             if root:

@@ -11,9 +11,8 @@ from numba import cuda
 
 from horovod_gqsgd.cuda_kernels.access import item, put
 from horovod_gqsgd.cuda_kernels.draws import ROW
-from horovod_gqsgd.cuda_kernels.norm import _float
 from horovod_gqsgd.dither import REDUCTION, SHARED
-from horovod_gqsgd.kernels.scalars import f32, i32, philox4x32, place, u32
+from horovod_gqsgd.kernels.scalars import f32, float_from, i32, philox4x32, place, u32
 from horovod_gqsgd.norms import INF, SMALLEST
 
 THREADS = 256
@@ -63,7 +62,7 @@ def prepare(p: int | str):
                 put(keys, i64(0), place(rank, n, s2, s3))
         while i < i64(norms.size):
             if by_max:
-                norm = _float(item(reduced, i))
+                norm = f32(float_from(item(reduced, i)))
             else:
                 norm = f32(math.sqrt(item(reduced, i)) if root else item(reduced, i))
             put(norms, i, f32(0) if norm < SMALLEST else norm)

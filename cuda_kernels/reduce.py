@@ -11,12 +11,12 @@ from numba import cuda
 from horovod_gqsgd.cuda_kernels.access import item, put
 from horovod_gqsgd.cuda_kernels.draws import ROW
 from horovod_gqsgd.cuda_kernels.groups import THREADS, load_group, store_group
-from horovod_gqsgd.kernels.casts import float_of
 from horovod_gqsgd.kernels.scalars import (
     CODE_OF,
     INTEGER_OF,
     f32,
     finalise,
+    float_from,
     hash32,
     inline,
     multiply,
@@ -109,7 +109,7 @@ def pairwise(octave: int):
                         left = integer(u32(u64(u64(top >> u64(8)) & u64(255))), last)
                         a, b = i64(item(tree, node + i64(1))), i64(item(tree, node + i64(2)))
                         salt = multiply(u32(item(tree, node)), u32(0x9E3779B9))
-                        scale = float_of(u32(item(tree, node + i64(3))))
+                        scale = f32(float_from(item(tree, node + i64(3))))
                         random = finalise(u32(u64(word) + u64(salt) & u64(0xFFFFFFFF)), u32(0))
                         total = f32(a * left + b * right)
                         new = u64(code(total, scale, random, last, smallest, share))

@@ -328,6 +328,12 @@ INTEGER_OF = {
 
 
 @inline
+def float_from(bits):
+    """The float32 that has the bits of a 32-bit integer."""
+    return float_of(u32(bits))
+
+
+@inline
 def scale_for(norm):
     """Float32 ``2^24/norm``; see `exponential.scale_for`."""
     scale, increment = exponential_scale(norm)

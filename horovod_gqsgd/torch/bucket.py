@@ -1,7 +1,7 @@
-"""The tensors of one call: prepared, agreed upon by all ranks, encoded and decoded together."""
+"""The tensors of one call on the host: prepared, agreed upon, encoded and decoded together."""
 
-import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,33 +12,25 @@ from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.torch import native
+from horovod_gqsgd.torch.device import Cuda
 from horovod_gqsgd.torch.exchange import Call, Memory, Steps
 from horovod_gqsgd.torch.statistics import statistics
 from horovod_gqsgd.torch.threads import share_threads
 
 
-def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` in row-major order on the CPU: itself where it is so already."""
-    if tensor.is_cuda:
-        warnings.warn("GlobalQSGD quantises CUDA tensors on the host for now", stacklevel=2)
-    return tensor.detach().cpu().contiguous()
-
-
-def landing(output: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
-    """Where to decode to: straight into the output if its layout allows."""
-    return output if output.is_contiguous() and not output.is_cuda else host
-
-
-def split(array: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Consecutive parts of an array."""
-    return np.split(array, np.cumsum(lengths)[:-1])
+def arrays(parts: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """NumPy views of contiguous CPU tensors."""
+    return [native.array(part) for part in parts]
 
 
 class Bucket:
     """One tensor, or a group, on its way through a scheme.
 
-    `agree` comes first; it gives the tensors their ``norms`` and ``dithers``.
+    `agree` comes first; `settle` comes before anything that must not happen among ranks that
+    disagree, and where the norms are on a GPU not before the ranks' words are under way.
     """
+
+    host = torch.device("cpu")
 
     def __init__(
         self,
@@ -48,78 +40,126 @@ class Bucket:
         call: Call,
         memory: Memory,
     ) -> None:
-        share_threads()
         self.codec, self.call, self.memory, self.outputs = codec, call, memory, outputs
-        self.hosts = [on_host(tensor) for tensor in tensors]
-        self.arrays = [native.array(host) for host in self.hosts]
-        self.sizes = [array.size for array in self.arrays]
-        self.norms: list[np.ndarray] = []
+        self.sizes = [tensor.numel() for tensor in tensors]
+        self.norms: list[Any] = []
         self.dithers: list[Dither] = []
-        raw = sum(host.numel() * host.element_size() for host in self.hosts)
+        single = len(tensors) == 1
+        self.names = [call.name if single else f"{call.name}.{i}" for i in range(len(tensors))]
+        self.context = {
+            "dtype": ", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors)),
+            "elements": ", ".join(map(str, self.sizes)),
+            "factor": f"{call.factor(codec.n):.9g}",
+        }
+        raw = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         statistics.begin(len(tensors), raw, codec.n)
+        self.take(tensors)
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Have the tensors in row-major order where the kernels are."""
+        share_threads()
+        self.sources = [tensor.detach().cpu().contiguous() for tensor in tensors]
+
+    def buffer(self, role: str, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """A flat tensor that stays from step to step."""
+        return self.memory.buffer(role, size, dtype, self.host)
 
     def agree(self, roll: bool = False) -> Steps:
         """Exchange norms; with a ``roll``, insist that no rank has joined."""
         codec, call, config = self.codec, self.call, self.codec.config
-        context = {
-            "dtype": ", ".join(dict.fromkeys(str(host.dtype) for host in self.hosts)),
-            "elements": ", ".join(map(str, self.sizes)),
-            "factor": f"{call.factor(codec.n):.9g}",
-        }
-        counts = [codec.norm_count(size) for size in self.sizes]
+        self.counts = [codec.norm_count(size) for size in self.sizes]
         by_max = config.p == "inf"
-        start = HEADER + (codec.n if roll else 0)
-        head = self.memory.buffer("head", start + by_max * sum(counts), torch.int32)
-        sums = self.memory.buffer("sums", 0 if by_max else sum(counts), torch.float64)
-        header = head.numpy()
-        agreement.write_header(header, config.fingerprint(*context.values()), self.memory.step)
-        if roll:
-            agreement.write_roll(header[HEADER:start], codec.rank)
-        vector = header[start:] if by_max else sums.numpy()
+        self.start = HEADER + (codec.n if roll else 0)
+        self.head = self.buffer("head", self.start + by_max * sum(self.counts), torch.int32)
+        sums = self.buffer("sums", 0 if by_max else sum(self.counts), torch.float64)
+        vector = self.head[self.start :] if by_max else sums
         with statistics.time("norm"):
-            for array, part in zip(self.arrays, split(vector, counts), strict=True):
-                codec.local_norms(array, part)
+            self.begin(config.fingerprint(*self.context.values()), vector.split(self.counts))
 
         # The first collective goes under the tensor's own name: a rank that does not compress
         # meets Horovod's complaint there, rather than wait for ever.
-        statistics.allreduce("norm", head.nbytes + sums.nbytes, codec.n)
-        handles = [native.allreduce(head, call.name, Max, call.process_set)]
+        statistics.allreduce("norm", self.head.nbytes + sums.nbytes, codec.n)
+        handles = [native.allreduce(self.head, call.name, Max, call.process_set)]
         if not by_max:
             handles.append(native.allreduce(sums, f"{call.name}.gq.norm", Sum, call.process_set))
         yield from handles
+        yield from self.join(vector.split(self.counts))
+
+    def begin(self, fingerprint: int, parts: Sequence[torch.Tensor]) -> None:
+        """Write the header, and this rank's norms into ``parts``."""
+        header = self.head.numpy()
+        agreement.write_header(header, fingerprint, self.memory.step)
+        if self.start > HEADER:
+            agreement.write_roll(header[HEADER : self.start], self.codec.rank)
+        for source, part in zip(self.sources, arrays(parts), strict=True):
+            self.codec.local_norms(native.array(source), part)
+
+    def join(self, parts: Sequence[torch.Tensor]) -> Steps:
+        """Make of the ranks' norms, together in ``parts``, what the kernels take."""
+        yield from self.check(self.head[: self.start].numpy())
+        self.norms = [self.codec.join_norms(part) for part in arrays(parts)]
+
+    def settle(self) -> Steps:
+        """Raise where ranks disagree or have joined; here `join` has seen to it."""
+        return iter(())
+
+    def check(self, header: np.ndarray) -> Steps:
+        """Raise where ranks disagree or have joined; else adopt their step."""
         agreed, step = agreement.read_header(header)
         if not agreed:
-            yield from self._disagree(context)
+            yield from self._disagree()
         self.memory.step = step + 1
-        if roll:
-            agreement.check_roll(header[HEADER:start], call.name)
-        self.norms = split(codec.join_norms(vector), counts)
-        single = len(self.arrays) == 1
-        names = [call.name if single else f"{call.name}.{i}" for i in range(len(self.arrays))]
-        self.dithers = [Dither(config.seed, step, name) for name in names]
+        if header.size > HEADER:
+            agreement.check_roll(header[HEADER:], self.call.name)
+        self.dithers = [Dither(self.codec.config.seed, step, name) for name in self.names]
 
-    def _disagree(self, context: dict[str, str]) -> Steps:
+    def _disagree(self) -> Steps:
         """Tell one another what one has, and raise what differs."""
-        description = agreement.describe(self.codec.config, context)
+        description = agreement.describe(self.codec.config, self.context)
         mine, everyone = torch.from_numpy(description.copy()), torch.empty(0).byte()
         name = f"{self.call.name}.gq.configurations"
         yield native.allgather(mine[None], everyone, name, self.call.process_set)
         raise agreement.explain(self.call.name, everyone.numpy())
 
-    def encode(self, parts: Sequence[np.ndarray]) -> None:
+    def encode(self, parts: Sequence[torch.Tensor]) -> None:
         """Quantise every tensor into its part."""
         with statistics.time("encode"):
-            for encoded in zip(self.arrays, self.norms, parts, self.dithers, strict=True):
+            for encoded in zip(
+                arrays(self.sources), self.norms, arrays(parts), self.dithers, strict=True
+            ):
                 self.codec.encode(*encoded)
 
-    def decode(self, parts: Sequence[np.ndarray]) -> None:
+    def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
+        """Combine the ranks' codes of the groups from ``low`` on, a row each."""
+        assert isinstance(self.codec, ExponentialCodec)
+        self.codec.reduce(rows.numpy(), reduced.numpy(), self.sizes, low, self.dithers)
+
+    def decode(self, parts: Sequence[torch.Tensor]) -> None:
         """Fill the outputs from what has become of the parts."""
         factor = self.call.factor(self.codec.n)
         with statistics.time("decode"):
-            for output, host, part, norm in zip(
-                self.outputs, self.hosts, parts, self.norms, strict=True
+            for output, source, part, norm in zip(
+                self.outputs, self.sources, arrays(parts), self.norms, strict=True
             ):
-                target = landing(output, host)
+                # straight into the output if its layout allows
+                straight = output.is_contiguous() and output.device == self.host
+                target = output if straight else source
                 self.codec.decode(part, norm, native.array(target), factor)
                 if target is not output:
                     output.copy_(target.view(output.shape))
+
+
+def make_bucket(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    codec: LinearCodec | ExponentialCodec,
+    call: Call,
+    memory: Memory,
+    place: Cuda | None,
+) -> Bucket:
+    """A bucket where the tensors are, if kernels can run there; else one on the host."""
+    if place is None or not place.runs_kernels():
+        return Bucket(tensors, outputs, codec, call, memory)
+    from horovod_gqsgd.torch.cuda import CudaBucket  # needs numba.cuda
+
+    return CudaBucket(tensors, outputs, codec, call, memory, place)

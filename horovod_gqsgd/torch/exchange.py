@@ -4,17 +4,20 @@ Nobody blocks on the way. `Operation` goes on with an exchange whenever the hand
 has completed; who calls it, and when, is `seam`'s affair.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from horovod.torch.mpi_ops import Average
 
 from horovod_gqsgd.agreement import translate
 from horovod_gqsgd.torch import native
+from horovod_gqsgd.torch.device import Cuda
 
-Steps = Iterator[int]
+#: What an exchange waits for: Horovod's handles, and events of a GPU.
+Steps = Generator[Any, None, Any]
 
 
 class Call(NamedTuple):
@@ -40,35 +43,52 @@ class Memory:
     step: int = 0
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def buffer(self, role: str, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """A flat tensor, the same one as at the last step if its size has not changed."""
+    def buffer(
+        self, role: str, size: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """A flat tensor, the same one as at the last step if nothing about it has changed."""
         found = self.buffers.get(role)
-        if found is None or found.numel() != size or found.dtype != dtype:
-            found = self.buffers[role] = torch.empty(size, dtype=dtype)
+        if found is None or (found.numel(), found.dtype, found.device) != (size, dtype, device):
+            found = self.buffers[role] = torch.empty(size, dtype=dtype, device=device)
         return found
 
 
 class Operation:
-    """An exchange under way."""
+    """An exchange under way; on the stream of a GPU that it began on, if tensors are there."""
 
-    def __init__(self, name: str, steps: Steps) -> None:
+    def __init__(self, name: str, steps: Steps, place: Cuda | None = None) -> None:
         self.name = name
         self.done = False
         self.error: Exception | None = None
+        self._place = place
+        self._filled: Any = None
         self._steps = steps
-        self._waiting = next(steps)  # what goes wrong at the start is the caller's to know
+        with self._active():  # what goes wrong at the start is the caller's to know
+            self._waiting = next(steps)
+
+    def _active(self) -> AbstractContextManager[None]:
+        return self._place.active() if self._place else nullcontext()
 
     def advance(self) -> bool:
         """Go on as far as possible without waiting; returns whether it is done, or has failed."""
         while not self.done and native.poll(self._waiting):
             try:
-                native.finish(self._waiting)
-                self._waiting = next(self._steps)
+                with self._active():
+                    native.finish(self._waiting)
+                    self._waiting = next(self._steps)
             except StopIteration:
                 self.done = True
+                self._filled = self._place.event() if self._place else None
             except Exception as error:  # told to whoever waits for this operation
                 self.error, self.done = translate(self.name, error), True
         return self.done
+
+    def deliver(self) -> None:
+        """Raise what went wrong; else let what the caller does next see the outputs filled."""
+        if self.error is not None:
+            raise self.error
+        if self._place:
+            self._place.await_here(self._filled)
 
 
 def uncompressed(

@@ -1,6 +1,7 @@
 """Horovod's own native functions, as they were before `seam` put others in front of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,14 +50,17 @@ def alltoall(
     return start(tensor, splits, output, received_splits, name.encode(), process_set)
 
 
-def poll(handle: int) -> bool:
-    """Whether `finish` would return at once."""
-    return original["horovod_torch_poll"](handle) != 0
+def poll(waiting: Any) -> bool:
+    """Whether `finish` would return at once, of a handle or of an event of a GPU."""
+    if not isinstance(waiting, int):
+        return waiting.query()
+    return original["horovod_torch_poll"](waiting) != 0
 
 
-def finish(handle: int) -> None:
+def finish(waiting: Any) -> None:
     """Wait for an operation and forget it; raises RuntimeError where it failed."""
-    original["horovod_torch_wait_and_clear"](handle)
+    if isinstance(waiting, int):
+        original["horovod_torch_wait_and_clear"](waiting)
 
 
 def world(process_set: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, Sum
 
-from horovod_gqsgd.torch import native
+from horovod_gqsgd.torch import device, native
 from horovod_gqsgd.torch.compressor import Gradient
 from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, uncompressed
 from horovod_gqsgd.torch.exponential import exponential
@@ -116,8 +116,9 @@ def _dispatch(
         call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set)
         kept = bool(text)  # the buffers of a nameless call would never be used again
         memory = _memories.setdefault((process_set, text), Memory()) if kept else Memory()
-        steps = _route(tensors, [_unmarked(output) for output in outputs], call, memory)
-        operation = Operation(call.name, steps)
+        place = device.of([_unmarked(tensor) for tensor in tensors])
+        steps = _route(tensors, [_unmarked(output) for output in outputs], call, memory, place)
+        operation = Operation(call.name, steps, place)
         handle = next(_handles)
         _operations[handle] = operation
         _pending.append(operation)
@@ -126,7 +127,11 @@ def _dispatch(
 
 
 def _route(
-    tensors: Sequence[torch.Tensor], outputs: list[torch.Tensor], call: Call, memory: Memory
+    tensors: Sequence[torch.Tensor],
+    outputs: list[torch.Tensor],
+    call: Call,
+    memory: Memory,
+    place: device.Cuda | None,
 ) -> Steps:
     """Compress what is to be compressed, and send the rest as without us."""
     _rank, n = native.world(call.process_set)
@@ -144,7 +149,7 @@ def _route(
         config = tensors[exchange[0]].config  # type: ignore[attr-defined]
         chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
         scheme = linear if config.levels == "linear" else exponential
-        streams.append(scheme(*chosen, config, call, memory))
+        streams.append(scheme(*chosen, config, call, memory, place))
     if rest:
         # a lone tensor under its own name, as a rank that does not compress would send it
         single = len(tensors) == 1
@@ -194,7 +199,7 @@ def _wait(handle: int) -> None:
     del _operations[handle]
     if operation.error is not None:
         mpi_ops._handle_map.pop(handle, None)  # Horovod forgets it for a RuntimeError alone
-        raise operation.error
+    operation.deliver()
 
 
 def _poll(handle: int) -> int:

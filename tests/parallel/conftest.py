@@ -1,4 +1,4 @@
-"""Tests of ``torch/`` and ``tensorflow/`` belong inside a job: `test_jobs` starts it."""
+"""Tests of ``torch/``, ``tensorflow/`` and ``cuda/`` belong inside a job: `test_jobs` starts it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ SIZE = rank_and_size()[1]
 
 collect_ignore_glob = ["elastic/*"]
 if SIZE == 1:
-    collect_ignore_glob += ["torch/*", "tensorflow/*", "cases/*"]
+    collect_ignore_glob += ["torch/*", "tensorflow/*", "cuda/*", "cases/*"]
 
 
 def pytest_collection_modifyitems(items):

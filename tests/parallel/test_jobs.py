@@ -12,14 +12,18 @@ JOBS = [
     pytest.param("torch", launcher, np, ("-k", "specification"), id=f"torch-{launcher}-{np}")
     for launcher, np in (("gloo", 4), ("mpi", 3), ("gloo", 5))
 ]
+# The device path of the adapters, with the kernels in Numba's CUDA simulator.
+JOBS += [pytest.param("cuda", "gloo", 2, (), id="cuda-gloo-2")]
 
 
 @pytest.mark.parallel
 @pytest.mark.parametrize(("framework", "launcher", "np", "options"), JOBS)
-def test_job(framework, launcher, np, options, tmp_path, capsys):
+def test_job(framework, launcher, np, options, tmp_path, capsys, monkeypatch):
     reason = missing(launcher)
     if reason:
         pytest.skip(reason)
+    if framework == "cuda":
+        monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     report = Job(np, (f"tests/parallel/{framework}", *options), launcher).run(tmp_path)
     with capsys.disabled():
         print(f"\n  {framework}, {launcher}: {report.summary()}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from horovod_gqsgd import exponential, lanes, linear, norms
 from horovod_gqsgd.config import CEILING, Config
-from horovod_gqsgd.cuda_kernels.launch import Launcher
+from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.kernels.casts import view
 from tests.unit.test_kernels import rounded_to, same
@@ -115,7 +115,7 @@ def check_reduce(device: Device, config: Config, n: int, size: int, start: int) 
     dither = Dither(config.seed, STEP, NAME).reduction(start, size)
     _joined, keys, _each = prepared(device, launcher, np.ones(start + size, np.float32))
     packed = empty(device, rows.shape[1], np.uint8)
-    flat, nodes = device.array(rows.reshape(-1)), device.array(launcher.tree())
+    flat, nodes = device.array(rows.reshape(-1)), device.array(tree_of(n))
     launcher.reduce(flat, rows.shape[1], packed, keys, size, start, nodes)
     expected = config.reducer.reduce(codes, levels, dither)
     assert same(device.numpy(packed), exponential.pack(expected, levels.bits))

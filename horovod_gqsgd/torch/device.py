@@ -1,0 +1,140 @@
+"""A GPU as the exchange uses it: kernels on the current stream, memory from torch, no waiting."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from horovod_gqsgd.cuda_kernels import support
+from horovod_gqsgd.torch import native
+
+#: How kernels see a gradient type that NumPy or Numba lack: as the integers of its bits.
+SEEN_AS = {torch.float16: np.int16, torch.bfloat16: np.uint16, torch.float32: np.float32}
+SEEN_AS |= {torch.float64: np.float64, torch.int32: np.int32, torch.uint8: np.uint8}
+STORED_AS = {np.int32: torch.int32, np.uint32: torch.int32, np.float32: torch.float32}
+STORED_AS |= {np.float64: torch.float64, np.uint8: torch.uint8}
+
+
+class DeviceArray:
+    """A flat contiguous tensor as kernels take it."""
+
+    def __init__(self, tensor: torch.Tensor, dtype: Any) -> None:
+        self.tensor, self.dtype, self.size = tensor, np.dtype(dtype), tensor.numel()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": (self.size,),
+            "typestr": self.dtype.str,
+            "data": (self.tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+@functools.cache
+def _compiled(kernel: Callable) -> Any:
+    from numba import cuda
+
+    return cuda.jit(kernel)
+
+
+@functools.lru_cache(maxsize=8192)
+def _numba_array(pointer: int, size: int, dtype: np.dtype, device: int) -> Any:  # noqa: ARG001
+    """Numba's view of device memory; it owns nothing, and is used only while its owner lives."""
+    from numba.cuda.api import from_cuda_array_interface
+
+    described = {"shape": (size,), "typestr": dtype.str, "data": (pointer, False), "version": 3}
+    return from_cuda_array_interface(described)
+
+
+class Cuda:
+    """The device and the stream that a gradient is on when its exchange begins.
+
+    All of an exchange runs on that stream, whichever thread carries it on; who waits for its
+    result lets a stream of their own wait for `event`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.current_stream(device)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make device and stream the current ones, for kernels, for torch and for Horovod."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            yield
+
+    def runs_kernels(self) -> bool:
+        """Whether kernels can run; if not, one warning tells why."""
+        reason = _missing()
+        if reason:
+            _warn(reason)
+        return reason is None
+
+    def run(self, kernel: Callable, blocks: int, threads: int, *arguments: Any) -> None:
+        """Launch a kernel on the stream."""
+        from numba import cuda
+
+        stream = cuda.external_stream(self.stream.cuda_stream)
+        _compiled(kernel)[blocks, threads, stream](*map(self._argument, arguments))
+
+    def _argument(self, given: Any) -> Any:
+        if not isinstance(given, DeviceArray):
+            return given
+        return _numba_array(given.tensor.data_ptr(), given.size, given.dtype, self.device.index)
+
+    def array(self, tensor: torch.Tensor) -> Any:
+        """A contiguous tensor as kernels take it."""
+        return DeviceArray(tensor.detach().view(-1), SEEN_AS[tensor.dtype])
+
+    def empty(self, count: int, dtype: Any) -> Any:
+        """An array in memory of torch's allocator."""
+        stored = torch.empty(count, dtype=STORED_AS[dtype], device=self.device)
+        return DeviceArray(stored, dtype)
+
+    def tensor(self, array: Any) -> torch.Tensor:
+        """The tensor of an array from `empty`; uint32 as int32."""
+        return array.tensor
+
+    def pinned(self, count: int) -> torch.Tensor:
+        """Memory of the host, int32, for copies that nobody waits for."""
+        return torch.empty(count, dtype=torch.int32, pin_memory=True)
+
+    def event(self) -> Any:
+        """What has been launched so far: ``query()`` tells whether it is done."""
+        event = torch.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def await_here(self, event: Any) -> None:
+        """Let the caller's current stream, not the caller, wait for an event."""
+        torch.cuda.current_stream(self.device).wait_event(event)
+
+
+@functools.cache
+def _missing() -> str | None:
+    if "horovod_torch_allreduce_async_torch_cuda_IntTensor" not in native.original:
+        return (
+            "this Horovod is built without GPU support: build it with "
+            "HOROVOD_GPU_OPERATIONS=NCCL, or with HOROVOD_GPU=CUDA for CPU operations"
+        )
+    return support.missing()
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warnings.warn(f"GlobalQSGD quantises CUDA tensors on the host: {reason}", stacklevel=2)
+
+
+def of(tensors: Sequence[torch.Tensor]) -> Cuda | None:
+    """The GPU that all ``tensors`` are on; None for the host."""
+    devices = {tensor.device for tensor in tensors}
+    if all(device.type != "cuda" for device in devices):
+        return None
+    if len(devices) > 1:
+        _warn("a group spans several devices")
+        return None
+    return Cuda(devices.pop())
