@@ -4,6 +4,7 @@ Importing this needs ``numba.cuda``; compiling an entry needs no driver:
 ``numba.cuda.compile_ptx(entry.function, entry.signature, cc=(8, 0))``.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -55,13 +56,11 @@ def _norms() -> Iterator[Kernel]:
         signature: tuple = (_array(item), _array(i32), i64, i64)
         yield Kernel(f"norm.maximum {dtype}", norm.maximum(), signature, threads, 4, size, why)
         signature = (_array(item), _array(f64), i64)
-        for q in (1, 2):
-            name = f"norm.total {q} {dtype}"
-            yield Kernel(name, norm.total(q), signature, threads, 1, size, SUMS)
-    for q in (1, 2, "inf"):
-        for p in (1, 2, "inf"):
-            if q == p == "inf":
-                continue  # maxima go straight into the exchanged vector
+        for order in (1, 2):
+            name = f"norm.total {order} {dtype}"
+            yield Kernel(name, norm.total(order), signature, threads, 1, size, SUMS)
+    for q, p in itertools.product((1, 2, "inf"), (1, 2, "inf")):
+        if (q, p) != ("inf", "inf"):  # those maxima go straight into the exchanged vector
             source, target = (i32 if q == "inf" else f64), (i32 if p == "inf" else f64)
             signature = (_array(source), _array(target), i64)
             size = (source.bitwidth + target.bitwidth) / 8 / 1024

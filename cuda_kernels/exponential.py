@@ -1,6 +1,7 @@
 """Exponential levels on the GPU: a thread takes eight elements, which are one group of codes."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -24,7 +25,7 @@ i64 = np.int64
 
 
 @functools.cache
-def encode(octave: int, rounding: str):
+def encode(octave: int, rounding: str) -> Callable:
     """The kernel that quantises ``x`` into ``packed`` codes; see `Levels.encode_scaled`."""
     draw, code = DRAWS[rounding], CODE_OF[octave]
 
@@ -72,7 +73,7 @@ def encode(octave: int, rounding: str):
 
 
 @functools.cache
-def decode(octave: int):
+def decode(octave: int) -> Callable:
     """The kernel from ``packed`` codes to ``level·factor·norm``; see `exponential.decode`."""
     level = VALUE_OF[octave]
 

@@ -5,6 +5,7 @@ first cache puts together again.
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -39,7 +40,7 @@ def store_group(packed, at, bits, codes):
 
 
 @functools.cache
-def unpack():
+def unpack() -> Callable:
     """The kernel from ``packed`` codes to one a byte."""
 
     def kernel(packed, codes, bits):
@@ -55,7 +56,7 @@ def unpack():
 
 
 @functools.cache
-def pack():
+def pack() -> Callable:
     """The kernel from codes, one a byte, to ``packed``, with zeros up to a whole group."""
 
     def kernel(codes, packed, bits):

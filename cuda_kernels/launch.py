@@ -115,7 +115,7 @@ class Launcher:
             reduced = self.empty(-(-x.size // unit), np.float64)
             threads = reduced.size * norms.SUM_LANES
             shift = i64(unit.bit_length() - 1)
-            self._each(norm.total(q), threads, norm.THREADS, x, reduced, shift)  # type: ignore[arg-type]
+            self._each(norm.total(q), threads, norm.THREADS, x, reduced, shift)
         if reduced is not out:
             kernel = norm.contribution(q, p)
             self._each(kernel, out.size, norm.THREADS, reduced, out, i64(each))
@@ -151,7 +151,9 @@ class Launcher:
         scheme = u32(offset), i32(limit), f32(factor)
         self._tiles(linear.decode(), out, words, (words, joined, out), bits, scheme)
 
-    def _tiles(self, kernel, gradient, words, arrays, bits, scheme) -> None:
+    def _tiles(
+        self, kernel: Callable, gradient: Any, words: Any, arrays: tuple, bits: int, scheme: tuple
+    ) -> None:
         full = gradient.size // (LANES[bits] * lanes.TILE_WORDS)
         vector_tiles = full if aligned(gradient) and aligned(words) else 0
         where = i64(vector_tiles), block_shift(self.config.block), u32(bits), i64(LANES[bits])

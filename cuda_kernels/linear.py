@@ -8,6 +8,7 @@ word.
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -40,7 +41,7 @@ def _shifted_digit(x, scale, limit, fraction, random, shift):
 
 
 @functools.cache
-def encode(rounding: str):
+def encode(rounding: str) -> Callable:
     """The kernel that quantises ``x`` against its ``norms`` into ``words``; see `linear.encode`."""
     draw = DRAWS[rounding]
 
@@ -104,7 +105,7 @@ def _digit_of(word, offset, shift, mask, limit):
 
 
 @functools.cache
-def decode():
+def decode() -> Callable:
     """The kernel that turns summed ``words`` into means times ``factor``; see `linear.decode`."""
 
     def kernel(

@@ -10,6 +10,7 @@ the units give is added in turn by `contribution`, one thread a norm block.
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda, float64, int32
@@ -34,7 +35,7 @@ def magnitude(x):
 
 
 @functools.cache
-def maximum():
+def maximum() -> Callable:
     """The kernel that joins the bits of max|x| of every block into ``out``, which holds zeros."""
 
     def kernel(x, out, vector, block_shift):
@@ -69,7 +70,7 @@ def maximum():
 
 
 @functools.cache
-def total(q: int):
+def total(q: int | str) -> Callable:
     """The kernel that sums |x|^q over units of 2^``unit_shift`` elements into ``partial``."""
     squared = q == 2
 
@@ -112,7 +113,7 @@ def _in_turn(partial, start, stop):
 
 
 @functools.cache
-def contribution(q: int | str, p: int | str):
+def contribution(q: int | str, p: int | str) -> Callable:
     """The kernel from maxima (q = ∞) or sums of units to what the ranks exchange: `norms.power`.
 
     ``each`` units belong to a norm block.
@@ -127,7 +128,7 @@ def contribution(q: int | str, p: int | str):
             else:
                 norm = _in_turn(reduced, i * each, min((i + i64(1)) * each, i64(reduced.size)))
             if root:
-                norm = math.sqrt(norm)
+                norm = f64(math.sqrt(norm))
             if square:
                 norm = norm * norm
             put(out, i, magnitude(f32(norm)) if to_max else norm)

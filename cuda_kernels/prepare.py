@@ -5,6 +5,7 @@ Kernels read the step from the header on the device: nobody waits for it to reac
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -20,7 +21,7 @@ i64 = np.int64
 
 
 @functools.cache
-def header():
+def header() -> Callable:
     """The kernel that begins a norm vector: header, roll (if ``roll``), and zeros for maxima."""
 
     def kernel(head, fingerprint, complement, step, roll):
@@ -40,7 +41,7 @@ def header():
 
 
 @functools.cache
-def prepare(p: int | str):
+def prepare(p: int | str) -> Callable:
     """The kernel from the exchanged vector to ``norms`` (`norms.joined`) and ``keys`` (`draws`)."""
     by_max, root = p == INF, p == 2
 

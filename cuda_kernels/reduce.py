@@ -4,6 +4,7 @@ A thread takes a group of eight codes of every row; `reductions` has the arithme
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numba import cuda
@@ -35,7 +36,7 @@ NODE = 4
 
 
 @functools.cache
-def exact(octave: int):
+def exact(octave: int) -> Callable:
     """The kernel that sums integer levels of n rows and rounds once; see `reductions.exact`."""
     code, integer = CODE_OF[octave], INTEGER_OF[octave]
 
@@ -81,7 +82,7 @@ def exact(octave: int):
 
 
 @functools.cache
-def pairwise(octave: int):
+def pairwise(octave: int) -> Callable:
     """The kernel that adds n rows in a tree, in code space; see `reductions.pairwise`.
 
     ``tree`` holds, for every row, how many nodes end with it, and then the nodes, children first.
@@ -125,7 +126,7 @@ def pairwise(octave: int):
 
 
 @functools.cache
-def dither():
+def dither() -> Callable:
     """The kernel that writes the reduction's dither from element ``start`` on, for users' own."""
 
     def kernel(words, keys, start):

@@ -102,7 +102,7 @@ def set_up() -> None:
     pip("installing build tools", *install, "setuptools", "wheel")
     pip(
         "installing dependencies and this package", *install, "--no-build-isolation",
-        "--editable", f"{ROOT}[dev]", "torch", "tensorflow-cpu",
+        "--editable", f"{ROOT}[cuda12,dev]", "torch", "tensorflow-cpu",
     )  # fmt: skip
     build_horovod()
 

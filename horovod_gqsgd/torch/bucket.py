@@ -101,7 +101,7 @@ class Bucket:
 
     def settle(self) -> Steps:
         """Raise where ranks disagree or have joined; here `join` has seen to it."""
-        return iter(())
+        yield from ()
 
     def check(self, header: np.ndarray) -> Steps:
         """Raise where ranks disagree or have joined; else adopt their step."""

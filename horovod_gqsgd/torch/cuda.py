@@ -75,7 +75,7 @@ class CudaBucket(Bucket):
             self.memory.buffers["notice"] = self.device.pinned(self.start)
         self.memory.buffers["notice"].copy_(self.head[: self.start], non_blocking=True)
         self.copied = self.device.event()
-        return iter(())
+        yield from ()
 
     def settle(self) -> Steps:
         """Raise where ranks disagree or have joined, as soon as the header is on the host."""

@@ -13,10 +13,20 @@ from horovod_gqsgd.cuda_kernels import support
 from horovod_gqsgd.torch import native
 
 #: How kernels see a gradient type that NumPy or Numba lack: as the integers of its bits.
-SEEN_AS = {torch.float16: np.int16, torch.bfloat16: np.uint16, torch.float32: np.float32}
-SEEN_AS |= {torch.float64: np.float64, torch.int32: np.int32, torch.uint8: np.uint8}
-STORED_AS = {np.int32: torch.int32, np.uint32: torch.int32, np.float32: torch.float32}
-STORED_AS |= {np.float64: torch.float64, np.uint8: torch.uint8}
+SEEN_AS: dict[torch.dtype, Any] = {
+    torch.float16: np.int16,
+    torch.bfloat16: np.uint16,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+}
+STORED_AS: dict[Any, torch.dtype] = {
+    np.int32: torch.int32,
+    np.uint32: torch.int32,
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+}
 
 
 class DeviceArray:

@@ -97,16 +97,19 @@ def test_words_leave_before_the_header_is_on_the_host(hvd, gpu, monkeypatch):
     from horovod_gqsgd.torch import GlobalQSGD, native, statistics
     from tests.parallel.cuda import simulated
 
-    begun: list[str] = []
-    allreduce = native.allreduce
-    monkeypatch.setattr(
-        native, "allreduce", lambda *a, **k: (begun.append(a[1]), allreduce(*a, **k))[1]
-    )
-    seen: list[list[str]] = []
-    query = simulated.Event.query
-    monkeypatch.setattr(
-        simulated.Event, "query", lambda self: (seen.append([*begun]), query(self))[1]
-    )
+    begun, seen = [], []
+    allreduce, query = native.allreduce, simulated.Event.query
+
+    def begin(tensor, name, *arguments):
+        begun.append(name)
+        return allreduce(tensor, name, *arguments)
+
+    def look(event):
+        seen.append([*begun])
+        return query(event)
+
+    monkeypatch.setattr(native, "allreduce", begin)
+    monkeypatch.setattr(simulated.Event, "query", look)
     statistics.reset()
     hvd.allreduce(gradient(hvd.rank(), 2000), name="gpu early", compression=GlobalQSGD)
     assert seen[0] == ["gpu early", "gpu early.gq.words"]
