@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from horovod_gqsgd import lanes, linear
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.cuda_kernels import launch
+from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.lanes import TILE_WORDS as RUN
 from horovod_gqsgd.linear import LANES
 from tests.unit import cuda_checks as checks
 from tests.unit.test_kernels import DTYPES, of_type, sample
@@ -119,3 +123,35 @@ def test_reduce(base, reduction):
 def test_registered_reductions(bits):
     for size in (1, 300):
         checks.check_registered(DEVICE, bits, size, 1000)
+
+
+@pytest.mark.parametrize("vector", [True, False])
+def test_a_tile_across_element_2_to_the_32(vector, monkeypatch):
+    """Indices are 64-bit, and the keys of the dither change inside the tile.
+
+    Arrays of stride 0 or untouched zeros take no memory; of the grid only the one block is run.
+    """
+    from numba.cuda.simulator import kernel as simulator
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    bits, n = 5, 2
+    tile = 2**32 // (LANES[bits] * RUN)
+    start, stop = tile * LANES[bits] * RUN, (tile + 1) * LANES[bits] * RUN
+    assert start < 2**32 < stop
+    launcher = DEVICE.launcher(Config(bits=bits, block=None), 1, n)
+    one, head = np.ones(1, np.float32), np.array([0, 0, checks.STEP], np.int32)
+    joined, keys = launcher.prepare(one.view(np.int32), head, checks.NAME, stop)
+
+    value = np.full(1, 0.7, np.float32)
+    x = FakeCUDAArray(np.lib.stride_tricks.as_strided(value, (stop,), (0,)))
+    words = np.zeros((tile + 1) * RUN, np.int32)
+    points = np.ndindex
+    monkeypatch.setattr(
+        simulator.np, "ndindex", lambda *d: [(tile, 0, 0)] if d[0] == launch.GRID else points(*d)
+    )
+    monkeypatch.setattr(launch, "aligned", lambda array: vector)
+    launcher.encode_linear(x, joined, keys, FakeCUDAArray(words))
+    s = linear.level_count(bits, n)
+    dither = Dither(0, checks.STEP, checks.NAME).correlated(1, n, start, stop - start)
+    expected = lanes.pack(linear.encode(np.repeat(value, stop - start), one, s, dither), bits)
+    assert np.array_equal(words[tile * RUN :], expected)

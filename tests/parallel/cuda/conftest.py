@@ -1,9 +1,11 @@
-"""The adapter's device path in jobs without a GPU: kernels in Numba's CUDA simulator.
+"""The adapter's device path: on a GPU, or with the kernels in Numba's CUDA simulator.
 
-Run by hand: ``NUMBA_ENABLE_CUDASIM=1 make ptest T=tests/parallel/cuda``.
+By hand: ``NUMBA_ENABLE_CUDASIM=1 make ptest T=tests/parallel/cuda``; on a GPU without the variable.
 """
 
+import numba
 import pytest
+import torch
 
 from tests.parallel.cuda.simulated import Simulated
 
@@ -18,15 +20,32 @@ def hvd():
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """Tensors of the host pass for those of a GPU; the list of places that exchanges began on."""
+def gpu(hvd):
+    """Where tensors belong."""
+    if numba.config.ENABLE_CUDASIM:
+        return torch.device("cpu")
+    return torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch):
+    """Where exchanges began; without a GPU, tensors of the host pass for those of one."""
     from horovod_gqsgd.torch import device
 
-    places: list[Simulated] = []
+    found: list = []
+    of = (lambda tensors: Simulated()) if numba.config.ENABLE_CUDASIM else device.of
 
-    def of(tensors):
-        places.append(Simulated())
-        return places[-1]
+    def begin(tensors):
+        found.append(of(tensors))
+        return found[-1]
 
-    monkeypatch.setattr(device, "of", of)
+    monkeypatch.setattr(device, "of", begin)
+    return found
+
+
+@pytest.fixture
+def simulated(places):
+    """The same, for tests that look into the simulation."""
+    if not numba.config.ENABLE_CUDASIM:
+        pytest.skip("looks into the simulated GPU; set NUMBA_ENABLE_CUDASIM=1")
     return places
