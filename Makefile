@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test ptest lint format wheel clean
+.PHONY: help setup demo test ptest test-gpu lint format wheel clean
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
 RUN := .venv/bin/python
@@ -14,7 +14,7 @@ NP ?= 2
 LAUNCHER ?= gloo
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup:  ## make .venv ready (the other targets do that by themselves)
 	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11, or name one: make PYTHON=…" >&2; exit 1; }
@@ -28,6 +28,9 @@ test: setup  ## all tests; `make test T="tests/unit -k name"` for some
 
 ptest: setup  ## parallel tests: `make ptest NP=2 T="tests/parallel/torch/test_x.py -k name"`
 	@$(RUN) -m tests.parallel --np $(NP) --launcher $(LAUNCHER) $(T)
+
+test-gpu: setup  ## tests and speed on a real GPU; writes output/gpu-report.md to send back
+	$(RUN) -m tests.gpu
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	$(RUN) -m ruff check .

@@ -63,9 +63,10 @@ def test_cuda_tensors_without_kernels_are_told_why():
     from horovod_gqsgd.torch import device
 
     # This Horovod is built for CPUs, or the machine has no GPU: either way there is a reason.
-    if device._missing() is None:
+    reason = device._missing()
+    if reason is None:
         pytest.skip("CUDA kernels run here; `make test-gpu` tests them")
-    assert "HOROVOD_GPU_OPERATIONS=NCCL" in device._missing() or "numba" in device._missing()
+    assert "HOROVOD_GPU_OPERATIONS=NCCL" in reason or "numba" in reason
     place = device.Cuda.__new__(device.Cuda)
     with pytest.warns(UserWarning, match="quantises CUDA tensors on the host: "):
         assert not place.runs_kernels()

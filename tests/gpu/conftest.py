@@ -1,0 +1,20 @@
+"""Tests on a real GPU: `make test-gpu`. Without one they are skipped, with the reason."""
+
+import pytest
+
+from horovod_gqsgd.cuda_kernels import support
+
+
+def pytest_collection_modifyitems(items):
+    reason = support.missing()
+    if reason:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """Kernels through the adapter's own device, on arrays that come from NumPy and go back."""
+    from tests.gpu.device import Gpu
+
+    return Gpu()
