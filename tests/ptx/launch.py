@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tests.ptx.machine import Machine, Schedule
-from tests.ptx.memory import Buffer, Global
+from tests.ptx.memory import LINE, Buffer, Global
 from tests.ptx.text import Module, parse
 
 
 @dataclass(frozen=True)
 class Window:
-    """``array`` as the elements from ``first`` on of a tensor of ``size``; no others may be used.
-
-    With ``first = 0``, ``skew`` bytes shift the tensor off the alignment of an allocation.
-    """
+    """``array`` as the elements from ``first`` on of a tensor of ``size``, the only ones there."""
 
     array: np.ndarray
     first: int
     size: int
-    skew: int = 0
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What a launcher asks a device array: its address, which is aligned."""
+        return {"data": (0, False)}
 
 
 class Arguments:
@@ -49,11 +55,12 @@ class Arguments:
         if not array.flags.c_contiguous:
             raise ValueError("arrays must be contiguous")
         content = array.reshape(-1).view(np.uint8)
-        start = window.skew + window.first * array.itemsize
-        buffer = self.memory.allocate(content, start)
+        # as far off an aligned address as the array itself; a far window counts as aligned
+        skew = 0 if window.first else array.ctypes.data % LINE
+        buffer = self.memory.allocate(content, skew + window.first * array.itemsize)
         self.copies.append((array, buffer))
         strides = [int(np.prod(shape[axis + 1 :])) * array.itemsize for axis in range(len(shape))]
-        pointer = buffer.address + window.skew
+        pointer = buffer.address + skew
         # no memory manager, no parent, then what describes the array
         numbers = [0, 0, window.size, array.itemsize, pointer, *shape, *strides]
         return [np.array([number], np.uint64) for number in numbers]

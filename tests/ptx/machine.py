@@ -34,6 +34,7 @@ ALL = slice(None)
 NOBODY: Active = np.empty(0, np.int64)
 Step = Callable[[Active], None]
 Fronts = dict[int, Active]
+WARP = 32
 NO_EFFECT = ("membar", "fence")
 
 
@@ -86,7 +87,7 @@ class Machine:
         self.symbols: dict[str, int] = {}
         self.shared = Shared(len(blocks), self._place(module))
         self.steps = [self._decode(i) for i in function.instructions]
-        self.executed = np.zeros(len(self.steps), np.int64)
+        self.issued = np.zeros(len(self.steps), np.int64)  # how many warps took each step
 
     def _place(self, module: Module) -> int:
         """Give every variable an address; returns the size of shared memory."""
@@ -122,7 +123,7 @@ class Machine:
             meeting = min(fronts, default=-1)
             while place != meeting:
                 instruction = self.function.instructions[place]
-                self.executed[place] += self._size(active)
+                self.issued[place] += self._warps(active)
                 if instruction.name in ("bra", "ret", "exit", "bar", "barrier"):
                     self._turn(instruction, place, active, fronts, waiting)
                     break
@@ -192,6 +193,12 @@ class Machine:
             indices = np.arange(self.count)
             active = np.union1d(indices[active], indices[fronts[place]])
         fronts[place] = ALL if self._size(active) == self.count else active
+
+    def _warps(self, active: Active) -> int:
+        """Warps with at least one of the threads, in blocks of whole warps."""
+        return (
+            -(-self.count // WARP) if isinstance(active, slice) else np.unique(active // WARP).size
+        )
 
     def _size(self, active: Active) -> int:
         return self.count if isinstance(active, slice) else active.size

@@ -429,11 +429,10 @@ def test_threads_part_and_meet(schedule):
     x, out = np.arange(1, 97, dtype=np.uint32), np.zeros(96, np.uint32)
     machine = launch(kernel(2, COLLATZ), 3, 32, (x, out), schedule=schedule)
     assert out.tolist() == [steps(n) for n in x.tolist()]
-    # what is counted is what each thread would have executed alone
-    add = next(
-        k for k, i in enumerate(machine.function.instructions) if i.text.startswith("add.s32 %r6")
-    )
-    assert machine.executed[add] == out.sum()
+    # a warp goes on for as long as one of its threads does
+    add = [i.text.startswith("add.s32 %r6") for i in machine.function.instructions].index(True)
+    if schedule.width != 1:
+        assert machine.issued[add] == out.reshape(3, 32).max(axis=1).sum()
 
 
 def test_guards_apply_to_single_instructions():
@@ -496,7 +495,7 @@ def test_vectors_and_their_alignment():
     launch(kernel(2, copy), 1, 8, (x, out))
     assert out.tolist() == x.reshape(8, 4)[:, ::-1].reshape(-1).tolist()
     with pytest.raises(MemoryFault, match="no multiple of 16"):
-        launch(kernel(2, copy), 1, 8, (Window(x, 0, 32, skew=4), out))
+        launch(kernel(2, copy), 1, 7, (x[1:29], out))
 
 
 def test_pairs_of_registers():

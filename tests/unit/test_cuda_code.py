@@ -1,0 +1,279 @@
+"""The CUDA kernels as compiled, for every architecture, without a GPU.
+
+All of them are compiled and assembled for all of `ARCHITECTURES`. Their PTX, which differs between
+`PROGRAMS` only, is executed by an interpreter and gives the bits of the specification.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd.config import Config
+from horovod_gqsgd.cuda_kernels import launch
+from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.linear import LANES
+from tests.cuda_code import programs
+from tests.cuda_code.device import FarEnd, Interpreter
+from tests.cuda_code.programs import ARCHITECTURES, catalogue, program
+from tests.ptx import Schedule, Window
+from tests.unit import cuda_checks as checks
+from tests.unit.test_kernels import DTYPES, of_type, same, sample
+
+#: One architecture for each program that the compiler makes of a kernel.
+PROGRAMS = ("80", "100")
+SIZES = (0, 1, 1001, 4099, 8192)
+ROUNDINGS = {
+    "independent": ("independent", 2),
+    "binary": ("correlated", 4),
+    "correlated": ("correlated", 3),
+}
+each_kernel = pytest.mark.parametrize("name", catalogue())
+each_program = pytest.mark.parametrize("architecture", PROGRAMS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled():
+    programs.make_all()
+
+
+# -- what the compiler made
+
+
+@each_kernel
+def test_no_spills_and_no_local_memory(name):
+    for architecture in ARCHITECTURES:
+        resources = program(name).resources[architecture]
+        assert (resources.spills, resources.local) == (0, 0), (architecture, resources)
+        assert not re.search(r"\.local|\bcall\b", program(name).ptx[architecture])
+
+
+@each_kernel
+def test_float64_only_where_a_reason_is_given(name):
+    for architecture in ARCHITECTURES:
+        used = ".f64" in program(name).ptx[architecture]
+        assert used == bool(catalogue()[name].float64), architecture
+
+
+@each_kernel
+def test_architectures_share_their_programs(name):
+    """What is shown for `PROGRAMS` holds for all `ARCHITECTURES`."""
+    text = {a: re.sub(r"\.target \w+", "", ptx) for a, ptx in program(name).ptx.items()}
+    assert set(text.values()) == {text[a] for a in PROGRAMS}
+    for architecture in ARCHITECTURES:
+        assert f".target sm_{architecture}\n" in program(name).ptx[architecture]
+
+
+def test_the_public_compiler_gives_the_same():
+    from numba import cuda
+
+    kernel = catalogue()["norm.maximum float32"]
+    for architecture in PROGRAMS:
+        target = divmod(int(architecture), 10)
+        ptx, _ = cuda.compile_ptx(kernel.function, kernel.signature, cc=target)
+        assert programs.readable(ptx) == program(kernel.name).ptx[architecture]
+
+
+# -- what it computes
+
+
+def check(name: str, device: Interpreter, size: int) -> None:
+    """Run a kernel of the catalogue on ``size`` elements, among others that its check needs."""
+    operation, *variant = name.split()
+    dtype = variant[-1] if variant and variant[-1] in DTYPES else "float32"
+    x = sample(size, dtype)
+    match operation, *variant:
+        case ("prepare.header",):
+            checks.check_header(device, max(size, 3), size - 1 if size > 3 else -1)
+        case "norm.maximum", _:
+            checks.check_norms(device, x, Config())
+        case "norm.total", q, _:
+            checks.check_norms(device, x, Config(norm=int(q)))
+        case "norm.contribution", q, p:
+            norm = tuple(v if v == "inf" else int(v) for v in (q, p))
+            checks.check_norms(device, x, Config(norm=norm, block=128))
+        case "prepare.prepare", p:
+            norm = ("inf", p if p == "inf" else int(p))
+            checks.check_linear(device, x, Config(norm=norm), 3, 1)
+        case "linear.encode", kind, _:
+            rounding, n = ROUNDINGS[kind]
+            checks.check_linear(device, x, Config(rounding=rounding), n, 1)
+        case "linear.decode", _:
+            checks.check_linear(device, x, Config(bits=10, block=None), 2, 1)
+        case "exponential.encode", octave, kind, _:
+            rounding, n = ROUNDINGS[kind]
+            config = Config(levels="exponential", base=2 ** (1 / int(octave)), rounding=rounding)
+            checks.check_exponential(device, x, config, n, 1)
+        case "exponential.decode", octave, _:
+            config = Config(levels="exponential", bits=6, base=2 ** (1 / int(octave)))
+            checks.check_exponential(device, x, config, 2, 1)
+        case (("reduce.exact" | "reduce.pairwise"), octave):
+            config = Config(
+                levels="exponential",
+                base=2 ** (1 / int(octave)),
+                reduction=operation.split(".")[1],
+            )
+            checks.check_reduce(device, config, 5, size, 1000)
+        case (("reduce.dither" | "groups.pack" | "groups.unpack"), *_):
+            checks.check_registered(device, 8, size, 1000)
+        case _:
+            raise NotImplementedError(f"no check of {name}")
+
+
+@each_program
+@each_kernel
+def test_kernels(name, architecture):
+    device = Interpreter(architecture)
+    for size in SIZES:
+        check(name, device, size)
+    assert name in device.seen
+
+
+@each_program
+def test_linear_of_every_width(architecture):
+    for bits in LANES:
+        x = sample(2 * LANES[bits] * 1024 + 77)
+        checks.check_linear(Interpreter(architecture), x, Config(bits=bits), 2, 0)
+
+
+@each_program
+def test_exponential_of_every_width(architecture):
+    for bits in range(2, 9):
+        config = Config(levels="exponential", bits=bits)
+        checks.check_exponential(Interpreter(architecture), sample(3001), config, 2, 1)
+        for reduction in ("exact", "pairwise"):
+            config = Config(levels="exponential", bits=bits, reduction=reduction)
+            checks.check_reduce(Interpreter(architecture), config, 3, 301, 5)
+        checks.check_registered(Interpreter(architecture), bits, 301, 5)
+
+
+@each_program
+@pytest.mark.parametrize("n", [1, 2, 7, 20])
+def test_reductions_of_many_ranks(architecture, n):
+    for reduction in ("exact", "pairwise"):
+        config = Config(levels="exponential", reduction=reduction)
+        checks.check_reduce(Interpreter(architecture), config, n, 100, 1000)
+
+
+@each_program
+@pytest.mark.parametrize("block", [128, 2048, None])
+def test_blocks(architecture, block):
+    device = Interpreter(architecture)
+    for norm in ("inf", 1, 2, (2, "inf")):
+        checks.check_norms(device, sample(5001), Config(block=block, norm=norm))
+        checks.check_linear(device, sample(5001), Config(block=block, norm=norm), 2, 1)
+    config = Config(levels="exponential", block=block)
+    checks.check_exponential(device, sample(5001), config, 2, 1)
+
+
+@each_program
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_blocks_become_nan(architecture, bad, dtype):
+    x = np.ones(4100, np.float32)
+    x[1030], x[1500] = bad, -bad
+    x, device = of_type(x, dtype), Interpreter(architecture)
+    checks.check_norms(device, x, Config())
+    checks.check_linear(device, x, Config(), 2, 1)
+    checks.check_exponential(device, x, Config(levels="exponential"), 2, 1)
+
+
+class Skewed(Interpreter):
+    """Arrays begin one element behind an address that vector loads may use."""
+
+    def array(self, values):
+        behind = np.empty(values.size + 1, values.dtype)[1:]
+        behind[:] = values
+        return behind
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_that_are_not_aligned(dtype):
+    """A vector load would be a fault here, as it is on a GPU."""
+    device, x = Skewed("80"), sample(8200, dtype)
+    assert not launch.aligned(device.array(x))
+    checks.check_norms(device, x, Config())
+    checks.check_linear(device, x, Config(), 2, 1)
+    checks.check_exponential(device, x, Config(levels="exponential", bits=7), 2, 1)
+
+
+@each_program
+@pytest.mark.parametrize("norm", ["inf", 1, 2])
+def test_no_barrier_is_missing(architecture, norm):
+    """The result does not depend on the order in which threads run between two barriers."""
+    for schedule in (Schedule(32, seed=1), Schedule(1, seed=2)):
+        device = Interpreter(architecture, schedule)
+        checks.check_norms(device, sample(2500), Config(norm=norm, block=256))
+        checks.check_norms(device, sample(1500), Config(norm=norm, block=None))
+
+
+@pytest.mark.parametrize("name", ["norm.maximum float32", "norm.total 2 float32",
+    "linear.encode binary float16", "linear.decode float32", "exponential.encode 4 binary float32",
+    "exponential.decode 4 bfloat16", "reduce.exact 4", "reduce.pairwise 2", "prepare.header",
+    "reduce.dither", "norm.contribution 2 1"])  # fmt: skip
+def test_threads_go_on_where_the_grid_ends(name, monkeypatch):
+    monkeypatch.setattr(launch, "GRID", 2)
+    check(name, Interpreter("80"), 20_000)
+
+
+# -- beyond 2^31 and 2^32 elements
+
+FIRST, COUNT = 2**32 - 8192, 2 * 8192 + 77
+
+
+def at_the_end(per_block: int) -> FarEnd:
+    return FarEnd("80", first=FIRST, size=FIRST + COUNT, each=per_block)
+
+
+def far_norms(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The contributions of all blocks of a tensor that ends with ``x``, and the norm of each."""
+    sent = np.full(-(-(FIRST + COUNT) // 1024), np.float32(1).view(np.int32))
+    sent[FIRST // 1024 :] = norms.local(x, "inf", "inf", 1024)
+    return sent, norms.spread(norms.joined(sent[FIRST // 1024 :], "inf"), COUNT, 1024)
+
+
+def test_norms_of_the_largest_tensors():
+    x = sample(COUNT)
+    device = at_the_end(1024)
+    out = np.zeros(-(-device.size // 1024), np.int32)
+    device.launcher(Config(), 0, 2).local_norms(Window(x, FIRST, device.size), out)
+    assert not out[: FIRST // 1024].any()
+    assert same(out[FIRST // 1024 :], norms.local(x, "inf", "inf", 1024))
+
+
+def test_linear_levels_of_the_largest_tensors():
+    x, device = sample(COUNT), at_the_end(4096)
+    launcher = device.launcher(Config(), 1, 3)
+    sent, each = far_norms(x)
+    head = np.array([0, 0, checks.STEP], np.int32)
+    joined, keys = launcher.prepare(sent, head, checks.NAME, device.size)
+    s = linear.level_count(8, 3)
+    dither = Dither(0, checks.STEP, checks.NAME).correlated(1, 3, FIRST, COUNT)
+    expected = lanes.pack(linear.encode(x, each, s, dither), 8)
+    words = np.zeros_like(expected)
+    far_words = Window(words, FIRST // 4, FIRST // 4 + words.size)
+    launcher.encode_linear(Window(x, FIRST, device.size), joined, keys, far_words)
+    assert same(words, expected)
+    out = np.zeros(COUNT, np.float32)
+    launcher.decode_linear(far_words, joined, Window(out, FIRST, device.size), 1.0)
+    assert same(out, linear.decode(lanes.unpack(words, 8, COUNT, s * 3), each, s, 3, 1.0))
+
+
+def test_exponential_levels_of_the_largest_tensors():
+    x, device = sample(COUNT), at_the_end(8 * 256)
+    config = Config(levels="exponential")
+    launcher = device.launcher(config, 1, 3)
+    sent, each = far_norms(x)
+    head = np.array([0, 0, checks.STEP], np.int32)
+    joined, keys = launcher.prepare(sent, head, checks.NAME, device.size)
+    dither = Dither(0, checks.STEP, checks.NAME).correlated(1, 3, FIRST, COUNT)
+    codes = config.code.encode_scaled(x, exponential.scale_for(each), dither)
+    expected = exponential.pack(codes, 8)
+    packed = np.zeros_like(expected)
+    far_packed = Window(packed, FIRST, FIRST + packed.size)
+    launcher.encode_exponential(Window(x, FIRST, device.size), joined, keys, far_packed)
+    assert same(packed, expected)
+    out = np.zeros(COUNT, np.float32)
+    launcher.decode_exponential(far_packed, joined, Window(out, FIRST, device.size), 1.0)
+    assert same(out, exponential.decode(codes, config.code, each, 1.0))
