@@ -14,7 +14,8 @@ from horovod_gqsgd.config import Config
 from horovod_gqsgd.cuda_kernels import launch
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.linear import LANES
-from tests.cuda_code import programs
+from tests.cuda_code import machine_code, programs, report
+from tests.cuda_code.cases import check
 from tests.cuda_code.device import FarEnd, Interpreter
 from tests.cuda_code.programs import ARCHITECTURES, catalogue, program
 from tests.ptx import Schedule, Window
@@ -24,11 +25,6 @@ from tests.unit.test_kernels import DTYPES, of_type, same, sample
 #: One architecture for each program that the compiler makes of a kernel.
 PROGRAMS = ("80", "100")
 SIZES = (0, 1, 1001, 4099, 8192)
-ROUNDINGS = {
-    "independent": ("independent", 2),
-    "binary": ("correlated", 4),
-    "correlated": ("correlated", 3),
-}
 each_kernel = pytest.mark.parametrize("name", catalogue())
 each_program = pytest.mark.parametrize("architecture", PROGRAMS)
 
@@ -76,49 +72,6 @@ def test_the_public_compiler_gives_the_same():
 
 
 # -- what it computes
-
-
-def check(name: str, device: Interpreter, size: int) -> None:
-    """Run a kernel of the catalogue on ``size`` elements, among others that its check needs."""
-    operation, *variant = name.split()
-    dtype = variant[-1] if variant and variant[-1] in DTYPES else "float32"
-    x = sample(size, dtype)
-    match operation, *variant:
-        case ("prepare.header",):
-            checks.check_header(device, max(size, 3), size - 1 if size > 3 else -1)
-        case "norm.maximum", _:
-            checks.check_norms(device, x, Config())
-        case "norm.total", q, _:
-            checks.check_norms(device, x, Config(norm=int(q)))
-        case "norm.contribution", q, p:
-            norm = tuple(v if v == "inf" else int(v) for v in (q, p))
-            checks.check_norms(device, x, Config(norm=norm, block=128))
-        case "prepare.prepare", p:
-            norm = ("inf", p if p == "inf" else int(p))
-            checks.check_linear(device, x, Config(norm=norm), 3, 1)
-        case "linear.encode", kind, _:
-            rounding, n = ROUNDINGS[kind]
-            checks.check_linear(device, x, Config(rounding=rounding), n, 1)
-        case "linear.decode", _:
-            checks.check_linear(device, x, Config(bits=10, block=None), 2, 1)
-        case "exponential.encode", octave, kind, _:
-            rounding, n = ROUNDINGS[kind]
-            config = Config(levels="exponential", base=2 ** (1 / int(octave)), rounding=rounding)
-            checks.check_exponential(device, x, config, n, 1)
-        case "exponential.decode", octave, _:
-            config = Config(levels="exponential", bits=6, base=2 ** (1 / int(octave)))
-            checks.check_exponential(device, x, config, 2, 1)
-        case (("reduce.exact" | "reduce.pairwise"), octave):
-            config = Config(
-                levels="exponential",
-                base=2 ** (1 / int(octave)),
-                reduction=operation.split(".")[1],
-            )
-            checks.check_reduce(device, config, 5, size, 1000)
-        case (("reduce.dither" | "groups.pack" | "groups.unpack"), *_):
-            checks.check_registered(device, 8, size, 1000)
-        case _:
-            raise NotImplementedError(f"no check of {name}")
 
 
 @each_program
@@ -277,3 +230,27 @@ def test_exponential_levels_of_the_largest_tensors():
     out = np.zeros(COUNT, np.float32)
     launcher.decode_exponential(far_packed, joined, Window(out, FIRST, device.size), 1.0)
     assert same(out, exponential.decode(codes, config.code, each, 1.0))
+
+
+# -- the page
+
+
+def test_the_table_is_of_these_kernels():
+    """If not: ``python -m tests.cuda_code``."""
+    page = (programs.ROOT / "docs" / "cuda-kernels.md").read_text()
+    for name in catalogue():
+        assert report.resources(name) in page
+    assert page.count("\n| `") == len(catalogue())
+
+
+def test_machine_instructions_are_counted():
+    ptx = program("reduce.dither").ptx["80"]
+    device = Interpreter("80")
+    check("reduce.dither", device, 8192)
+    issued = device.seen["reduce.dither"].issued
+    counts = machine_code.per_element(ptx, "80", issued, 8192)
+    # a hash has two multiplications; the rest of the kernel finds the element
+    assert counts["multiply"] >= 2
+    assert counts["memory"] >= 3  # two keys and the result
+    assert counts["all"] == pytest.approx(sum(v for k, v in counts.items() if k != "all"))
+    assert machine_code.per_element(ptx, "80", 2 * issued, 8192)["all"] == 2 * counts["all"]
