@@ -35,13 +35,6 @@ class Program:
     ptx: dict[str, str]
     resources: dict[str, Resources]
 
-    def distinct(self) -> dict[str, str]:
-        """The PTX of one architecture for each program that differs in more than the target."""
-        found: dict[str, str] = {}
-        for architecture, text in self.ptx.items():
-            found.setdefault(re.sub(r"\.target \w+", "", text), architecture)
-        return {architecture: self.ptx[architecture] for architecture in found.values()}
-
 
 @functools.cache
 def catalogue() -> dict:

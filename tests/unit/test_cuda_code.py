@@ -68,7 +68,10 @@ def test_the_public_compiler_gives_the_same():
     for architecture in PROGRAMS:
         target = divmod(int(architecture), 10)
         ptx, _ = cuda.compile_ptx(kernel.function, kernel.signature, cc=target)
-        assert programs.readable(ptx) == program(kernel.name).ptx[architecture]
+        both = programs.readable(ptx), program(kernel.name).ptx[architecture]
+        # shared memory is numbered by what the process has compiled before
+        public, ours = (re.sub(r"smem_\d+", "smem", text) for text in both)
+        assert public == ours
 
 
 # -- what it computes
