@@ -52,7 +52,8 @@ def register_reduction(
         ``levels.decode(codes)`` gives float32 in [−1, 1], ``levels.encode(values, dither)`` rounds
         without bias. It must be elementwise: a tensor may arrive in pieces.
     cuda
-        The same on device arrays; without it codes on a GPU are reduced on the host.
+        The same on CUDA tensors of the framework, on its current stream; ``dither`` comes as
+        int32, the bits of the words. Without it codes on a GPU are reduced on the host.
     version
         Raise it when the numbers change: ranks with different versions refuse each other.
     """

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from horovod_gqsgd.cuda_kernels import support
-from horovod_gqsgd.torch import native
 
 #: How kernels see a gradient type that NumPy or Numba lack: as the integers of its bits.
 SEEN_AS: dict[torch.dtype, Any] = {
@@ -79,7 +78,7 @@ class Cuda:
 
     def runs_kernels(self) -> bool:
         """Whether kernels can run; if not, one warning tells why."""
-        reason = _missing()
+        reason = support.missing()
         if reason:
             _warn(reason)
         return reason is None
@@ -122,16 +121,6 @@ class Cuda:
     def await_here(self, event: Any) -> None:
         """Let the caller's current stream, not the caller, wait for an event."""
         torch.cuda.current_stream(self.device).wait_event(event)
-
-
-@functools.cache
-def _missing() -> str | None:
-    if "horovod_torch_allreduce_async_torch_cuda_IntTensor" not in native.original:
-        return (
-            "this Horovod is built without GPU support: build it with "
-            "HOROVOD_GPU_OPERATIONS=NCCL, or with HOROVOD_GPU=CUDA for CPU operations"
-        )
-    return support.missing()
 
 
 @functools.cache
