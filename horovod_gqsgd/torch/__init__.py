@@ -6,9 +6,9 @@
 
 from horovod_gqsgd.agreement import DisagreementError, JoinedError, ReductionError
 from horovod_gqsgd.reductions import register_reduction
+from horovod_gqsgd.statistics import Statistics, statistics
 from horovod_gqsgd.torch import seam
 from horovod_gqsgd.torch.compressor import GlobalQSGD
-from horovod_gqsgd.torch.statistics import Statistics, statistics
 
 __all__ = [
     "DisagreementError",

@@ -11,10 +11,10 @@ from horovod_gqsgd import agreement
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.device import Cuda
 from horovod_gqsgd.torch.exchange import Call, Memory, Steps
-from horovod_gqsgd.torch.statistics import statistics
 from horovod_gqsgd.torch.threads import share_threads
 
 

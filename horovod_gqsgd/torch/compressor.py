@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from horovod.torch.compression import Compressor
 
+from horovod_gqsgd.compressor import Configured, Dual
 from horovod_gqsgd.config import Config
 
 
@@ -59,31 +60,7 @@ def mark(tensor: torch.Tensor, config: Config) -> torch.Tensor:
     return marked
 
 
-class _DefaultConfig(type(Compressor)):  # type: ignore[misc]
-    """Lets the bare class stand where Horovod takes a compressor: it acts as ``GlobalQSGD()``."""
-
-    _default: "GlobalQSGD | None" = None
-
-    @property
-    def default(cls) -> "GlobalQSGD":
-        """The instance with default parameters; the environment is read at first use."""
-        if cls._default is None:
-            cls._default = cls()
-        return cls._default
-
-
-class _Dual:
-    """A method of the instance, and of the default instance when called on the class."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self.function.__get__(owner.default if instance is None else instance)
-
-
-class GlobalQSGD(Compressor, metaclass=_DefaultConfig):
+class GlobalQSGD(Configured, Compressor):
     """Quantise gradients against a norm shared by all workers, and reduce the codes.
 
     The class itself and its instances both work wherever Horovod takes ``compression=``.
@@ -95,26 +72,14 @@ class GlobalQSGD(Compressor, metaclass=_DefaultConfig):
     min_size=1024, seed=0)
     """
 
-    def __init__(self, **parameters: Any) -> None:
-        self.config = Config.from_environment(parameters)
-
-    def __repr__(self) -> str:
-        return f"GlobalQSGD({self.config.arguments()})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GlobalQSGD) and self.config == other.config
-
-    def __hash__(self) -> int:
-        return hash(self.config)
-
-    @_Dual
+    @Dual
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Config | None]:
         """Mark a floating tensor; `seam` decides what becomes of it."""
         if not tensor.is_floating_point() or tensor.is_sparse:
             return tensor, None
         return mark(tensor, self.config), self.config
 
-    @_Dual
+    @Dual
     def decompress(self, tensor: torch.Tensor, ctx: Config | None) -> torch.Tensor:
         """The exchanged tensor; it has been decoded already."""
         if ctx is None or not isinstance(tensor, torch.Tensor):

@@ -14,11 +14,11 @@ from horovod_gqsgd import shards
 from horovod_gqsgd.agreement import ReductionError
 from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.bucket import Bucket, make_bucket
 from horovod_gqsgd.torch.device import Cuda
 from horovod_gqsgd.torch.exchange import Call, Memory, Steps
-from horovod_gqsgd.torch.statistics import statistics
 
 
 def exponential(

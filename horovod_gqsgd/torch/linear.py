@@ -7,11 +7,11 @@ from horovod.torch.mpi_ops import Sum
 
 from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.bucket import make_bucket
 from horovod_gqsgd.torch.device import Cuda
 from horovod_gqsgd.torch.exchange import Call, Memory, Steps
-from horovod_gqsgd.torch.statistics import statistics
 
 
 def linear(

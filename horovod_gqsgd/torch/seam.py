@@ -16,12 +16,12 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, Sum
 
+from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import device, native
 from horovod_gqsgd.torch.compressor import Gradient
 from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, uncompressed
 from horovod_gqsgd.torch.exponential import exponential
 from horovod_gqsgd.torch.linear import linear
-from horovod_gqsgd.torch.statistics import statistics
 
 #: Exchanges looked at when a gradient arrives; all of them are while somebody waits.
 WINDOW = 8

@@ -14,7 +14,8 @@ class Statistics:
     those handed to Horovod for norms, for linear and for exponential levels. ``sent_bytes`` are
     what this rank sends to others for all of them, with allreduce and allgather in rings, and
     ``plain_bytes`` what it would send uncompressed. ``late_sends`` are those of ``sends`` that
-    left while somebody waited; the others left before, as a rule during the backward pass.
+    left while somebody waited; the others left before, as a rule during the backward pass. In
+    TensorFlow nobody waits: its executor goes on with whatever is ready.
     """
 
     tensors: int = 0
