@@ -1,0 +1,92 @@
+"""Horovod's own operations as they are in TensorFlow graphs, under names that all ranks share."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from horovod.common.process_sets import _temp_process_set_object
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.mpi_ops import Average, Sum
+
+from horovod_gqsgd.agreement import translate
+
+
+def elastic() -> bool:
+    """Whether the number of ranks may change while graphs stay; told as Horovod itself does."""
+    return os.environ.get("HOROVOD_ELASTIC", "0") != "0"
+
+
+def world(process_set: int) -> tuple[int, int]:
+    """Rank in a process set, and its size; read at every step, as elastic jobs change it."""
+    members = _temp_process_set_object(process_set)
+    return members.rank(), members.size()
+
+
+class Call(NamedTuple):
+    """What Horovod's Python layer asked for, besides the tensors."""
+
+    name: str | None  # none for an eager call that has none
+    op: int
+    prescale: float
+    postscale: float
+    ignore_name_scope: bool
+    process_set: int
+    members: int | None = None  # of a group
+
+    def compresses(self) -> bool:
+        """Whether the operation is one that can, and this rank has others to talk to."""
+        rank, n = world(self.process_set)
+        return self.op in (Average, Sum) and rank >= 0 and (n > 1 or elastic())
+
+    def factor(self, n: int) -> float:
+        """What the mean is multiplied by at decode."""
+        scale = self.prescale * self.postscale
+        return scale if self.op == Average else scale * n
+
+    def world_size(self) -> Any:
+        """How many ranks there are, as far as that is known: elastic jobs keep their graphs."""
+        if elastic() and not tf.executing_eagerly():
+            return tf.cast(mpi_ops.size_op(self.process_set), tf.int64)
+        return world(self.process_set)[1]
+
+    @property
+    def key(self) -> str:
+        """The name that counts steps and keys the dither; Horovod's own if there is no other."""
+        return self.name or "HorovodAllreduce"
+
+    def first(self, tensor: Any, op: int) -> Any:
+        """Allreduce under the call's own name, as a rank that does not compress would do."""
+        return self._run(mpi_ops._allreduce, tensor, name=self.name, op=op)
+
+    def later(self, operation: Any, place: int, *arguments: Any, **options: Any) -> Any:
+        """The collective in the given ``place`` after the first.
+
+        Ranks that differ in what they do next meet under one name, and Horovod tells them all.
+        """
+        return self._run(operation, *arguments, name=f"{self.key}.gq.{place}", **options)
+
+    def uncompressed(self, tensors: Sequence[Any]) -> list[Any]:
+        """Horovod's own operation."""
+        options = {"op": self.op, "prescale_factor": self.prescale}
+        options["postscale_factor"] = self.postscale
+        if self.members is None:
+            return [self._run(mpi_ops._allreduce, tensors[0], name=self.name, **options)]
+        if self.members == len(tensors):
+            return self._run(mpi_ops._grouped_allreduce, tensors, name=self.name, **options)
+        names = [f"{self.key}.gq.plain.{i}" for i in range(len(tensors))]
+        return [
+            self._run(mpi_ops._allreduce, tensor, name=name, **options)
+            for tensor, name in zip(tensors, names, strict=True)
+        ]
+
+    def _run(self, operation: Any, *arguments: Any, **options: Any) -> Any:
+        members = _temp_process_set_object(self.process_set)
+        scope = {"ignore_name_scope": self.ignore_name_scope, "process_set": members}
+        try:
+            return operation(*arguments, **options, **scope)
+        except tf.errors.OpError as error:  # eager execution alone raises here
+            told = translate(self.key, error)
+            if told is error:
+                raise
+            raise told from error
