@@ -55,10 +55,17 @@ class Exchange:
         size = mpi_ops.size_op(self.call.process_set)
         head, sums = stage(self.norm, [size, *tensors], [tf.int32, tf.float64])
         head = self.call.first(head, Max)
+        if tf.executing_eagerly() and not agreement.read_header(head.numpy())[0]:
+            self.disagree([tensor.shape.num_elements() for tensor in tensors])
         if self.config.p != "inf":
             [sums] = stage(self.announce, [head, sums], [tf.float64])
             sums = self.call.later(mpi_ops._allreduce, 1, sums, op=Sum)
         return head, sums
+
+    def disagree(self, sizes: Sequence[int]) -> None:
+        """Tell one another what one has, and raise what differs."""
+        mine = tf.constant(self.bucket(sizes).description()[None])
+        raise agreement.explain(self.call.key, self.call.later(mpi_ops.allgather, 1, mine).numpy())
 
     @on_worker
     def norm(self, _size: np.ndarray, *gradients: np.ndarray) -> list[np.ndarray]:
@@ -84,7 +91,8 @@ class Exchange:
         """For Sum: a row for every rank, in which only this one's is filled.
 
         When ranks disagree, the collective after the header carries these, and the stage after it
-        raises what differs. So all ranks do the same, and none is left waiting.
+        raises what differs. So all ranks do the same, and none is left waiting; and a graph needs
+        no branch for it, which takes long to trace.
         """
         row = bucket.description()
         rows = np.zeros((bucket.codec.n, row.size), dtype)

@@ -74,8 +74,7 @@ class Exponential(Exchange):
             self.settle(bucket, head, sums)
         elif not agreement.read_header(head)[0]:
             row = bucket.description()
-            rows = np.tile(row, n) if scatter else row
-            return [rows, np.full(n, row.size, np.int32)]
+            return [np.tile(row, n if scatter else 1), np.full(n, row.size, np.int32)]
         agreed = self.begin(bucket, head, sums)
         lengths = self.lengths(bucket)
         codes = self.memory.buffer("codes", sum(lengths), np.uint8)

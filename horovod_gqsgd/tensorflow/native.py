@@ -67,18 +67,19 @@ class Call(NamedTuple):
         return self._run(operation, *arguments, name=f"{self.key}.gq.{place}", **options)
 
     def uncompressed(self, tensors: Sequence[Any]) -> list[Any]:
-        """Horovod's own operation."""
+        """Horovod's own operation; bfloat16, which it refuses, as float32."""
+        wide = [tf.cast(t, tf.float32) if t.dtype == tf.bfloat16 else t for t in tensors]
         options = {"op": self.op, "prescale_factor": self.prescale}
         options["postscale_factor"] = self.postscale
-        if self.members is None:
-            return [self._run(mpi_ops._allreduce, tensors[0], name=self.name, **options)]
-        if self.members == len(tensors):
-            return self._run(mpi_ops._grouped_allreduce, tensors, name=self.name, **options)
-        names = [f"{self.key}.gq.plain.{i}" for i in range(len(tensors))]
-        return [
-            self._run(mpi_ops._allreduce, tensor, name=name, **options)
-            for tensor, name in zip(tensors, names, strict=True)
-        ]
+        if self.members == len(wide):
+            results = self._run(mpi_ops._grouped_allreduce, wide, name=self.name, **options)
+        else:
+            names = [f"{self.key}.gq.plain.{i}" for i in range(len(wide))]
+            results = [
+                self._run(mpi_ops._allreduce, tensor, name=name, **options)
+                for tensor, name in zip(wide, names if self.members else [self.name], strict=True)
+            ]
+        return [tf.cast(result, t.dtype) for result, t in zip(results, tensors, strict=True)]
 
     def _run(self, operation: Any, *arguments: Any, **options: Any) -> Any:
         members = _temp_process_set_object(self.process_set)

@@ -6,6 +6,7 @@ here; everything else goes on to Horovod's own functions.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -22,6 +23,7 @@ from horovod_gqsgd.tensorflow.compressor import Gradient
 from horovod_gqsgd.tensorflow.exponential import Exponential
 from horovod_gqsgd.tensorflow.linear import Linear
 from horovod_gqsgd.tensorflow.native import Call
+from horovod_gqsgd.tensorflow.stage import choose
 
 
 def install() -> None:
@@ -109,9 +111,9 @@ def _large(tensor: Any) -> bool:
 def _refuse_xla() -> None:
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise ValueError(
-            "GlobalQSGD quantises in Numba kernels, which XLA cannot compile: leave jit_compile=True"
-            " out of the model.compile() or tf.function() around the exchange of gradients, or "
-            "compile only the function that computes them"
+            "GlobalQSGD quantises in Numba kernels, which XLA cannot compile: leave"
+            " jit_compile=True out of the model.compile() or tf.function() around the exchange of "
+            "gradients, or compile only the function that computes them"
         )
 
 
@@ -128,7 +130,11 @@ def _exchange(tensors: list[Any], config: Config, call: Call) -> list[Any]:
                 return _allreduce(marked[0], None, *options, process_set)
             return _grouped_allreduce(marked, None, *options, process_set)
 
-        return _compressed(tensors, config, call), gradient
+        compressed = partial(_compressed, tensors, config, call)
+        if call.members or tensors[0].shape.is_fully_defined():
+            return compressed(), gradient
+        large = tf.size(tensors[0]) >= max(config.min_size, 1)
+        return choose(large, compressed, partial(call.uncompressed, tensors)), gradient
 
     return exchange(*tensors)
 
