@@ -7,15 +7,13 @@ default: ``gqsgd:bits=6``, ``gqsgd:levels=exponential,bits=4``, ``gqsgd:norm=(2,
 import argparse
 import re
 from collections.abc import Mapping
-from typing import Any
-
-import horovod.torch as hvd
-from torch import nn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from horovod_gqsgd.config import parse_parameter
-from horovod_gqsgd.torch import GlobalQSGD
 
-STOCK = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def parameters(text: str) -> dict[str, Any]:
@@ -35,18 +33,20 @@ def parameters(text: str) -> dict[str, Any]:
     return found
 
 
-def compressor(text: str) -> Any:
+def compressor(text: str, framework: str = "torch") -> Any:
     """What Horovod takes as ``compression=``.
 
-    >>> compressor("gqsgd:bits=6") == GlobalQSGD(bits=6)
-    True
+    >>> compressor("gqsgd:bits=6")
+    GlobalQSGD(levels='linear', bits=6, norm='inf', block=1024, rounding='correlated',
+    min_size=1024, seed=0)
     """
-    if text in STOCK:
-        return STOCK[text]
+    if text in ("none", "fp16"):
+        return getattr(import_module(f"horovod.{framework}").Compression, text)
     scheme, colon, rest = text.partition(":")
     if scheme != "gqsgd":
         raise ValueError(f"{text!r}: there are none, fp16, gqsgd and gqsgd:name=value,…")
-    return GlobalQSGD(**parameters(rest)) if colon else GlobalQSGD()
+    plugin = import_module(f"horovod_gqsgd.{framework}")
+    return plugin.GlobalQSGD(**parameters(rest) if colon else {})
 
 
 def argument(text: str) -> str:
@@ -58,12 +58,17 @@ def argument(text: str) -> str:
     return text
 
 
-def sent_bytes(name: str, model: nn.Module, totals: Mapping[str, float], steps: int) -> int:
+def sent_bytes(name: str, model: "nn.Module", totals: Mapping[str, float], steps: int) -> int:
     """Bytes handed to Horovod per step: compressed tensors, and those too small for it.
 
     ``totals`` are those of `horovod_gqsgd.torch.statistics` over ``steps``.
     """
     plain = sum(p.numel() * p.element_size() for p in model.parameters())
+    return handed_bytes(name, plain, totals, steps)
+
+
+def handed_bytes(name: str, plain: int, totals: Mapping[str, float], steps: int) -> int:
+    """The same for parameters of ``plain`` bytes."""
     if name == "fp16":
         return plain // 2
     raw = totals["raw_bytes"]

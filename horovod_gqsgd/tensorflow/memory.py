@@ -4,9 +4,14 @@ import sys
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 #: TensorFlow takes over arrays that begin at a multiple of this many bytes, and copies others.
 ALIGNMENT = 64
+
+
+#: Pieces of memory for one purpose: a training loop that keeps the last result needs two.
+PIECES = 2
 
 
 @dataclass
@@ -15,15 +20,19 @@ class Memory:
 
     step: int = 0
     failure: Exception | None = None  # of the reduction in this step
-    owners: dict[str, np.ndarray] = field(default_factory=dict)
+    owners: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
-    def buffer(self, role: str, size: int, dtype: np.typing.DTypeLike) -> np.ndarray:
-        """A flat array: the memory of the last step, unless somebody still has a view of it."""
+    def buffer(self, role: str, size: int, dtype: DTypeLike) -> np.ndarray:
+        """A flat array: in memory of an earlier step, unless somebody still has views of it."""
         needed = size * np.dtype(dtype).itemsize
-        owner = self.owners.get(role)
-        # Without views there are three references: the dictionary's, ours and the argument.
-        if owner is None or owner.size != needed + ALIGNMENT or sys.getrefcount(owner) > 3:
-            owner = self.owners[role] = np.empty(needed + ALIGNMENT, np.uint8)
+        kept = self.owners.setdefault(role, [])
+        for owner in kept:
+            # Without views there are three references: the list's, ours and the argument.
+            if owner.size == needed + ALIGNMENT and sys.getrefcount(owner) == 3:
+                break
+        else:
+            owner = np.empty(needed + ALIGNMENT, np.uint8)
+            kept[:] = [*kept, owner][-PIECES:]
         start = -owner.ctypes.data % ALIGNMENT
         return owner[start : start + needed].view(dtype)
 

@@ -12,7 +12,8 @@ from tests.parallel.job import ENVIRONMENT, ROOT
 
 
 @pytest.mark.parallel
-def test_a_worker_comes_and_a_worker_dies(tmp_path):
+@pytest.mark.parametrize("script", ["train", "train_tensorflow"])
+def test_a_worker_comes_and_a_worker_dies(script, tmp_path):
     hosts, log, discover = tmp_path / "hosts", tmp_path / "log", tmp_path / "discover.sh"
     hosts.write_text("localhost:1\n127.0.0.1:1\n")
     discover.write_text(f"#!/bin/sh\ncat {hosts}\n")
@@ -20,7 +21,7 @@ def test_a_worker_comes_and_a_worker_dies(tmp_path):
     command = [
         str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2",
         "--min-np", "2", "--max-np", "3", "--host-discovery-script", str(discover),
-        sys.executable, "-m", "tests.parallel.elastic.train", str(hosts), str(log),
+        sys.executable, "-m", f"tests.parallel.elastic.{script}", str(hosts), str(log),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL,
