@@ -6,7 +6,7 @@ TensorFlow runs the stages of different gradients in any order, while Horovod's 
 under way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,12 @@ class Exchange:
         """What stays from step to step."""
         return recall(self.call.process_set, self.call.key)
 
-    def bucket(self, sizes: Sequence[int]) -> Bucket:
+    def bucket(self, sizes: Iterable[int]) -> Bucket:
         """The tensors in the world as it is now."""
         codec = self.codec(self.config, *native.world(self.call.process_set))
         names = [dtype.name for dtype in self.dtypes]
-        sizes = [int(size) for size in sizes]
-        return Bucket(codec, self.call.key, sizes, names, self.call.factor(codec.n))
+        factor = self.call.factor(codec.n)
+        return Bucket(codec, self.call.key, [int(size) for size in sizes], names, factor)
 
     def agree(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
         """Exchange norms; returns head and sums as all ranks have them."""
@@ -95,7 +95,7 @@ class Exchange:
         no branch for it, which takes long to trace.
         """
         row = bucket.description()
-        rows = np.zeros((bucket.codec.n, row.size), dtype)
+        rows: np.ndarray = np.zeros((bucket.codec.n, row.size), dtype)
         rows[bucket.codec.rank] = row
         return rows.reshape(-1)
 

@@ -6,7 +6,7 @@ from .rank import rank_and_size
 
 SIZE = rank_and_size()[1]
 
-collect_ignore_glob = ["elastic/*"]
+collect_ignore_glob = ["elastic/*", "frameworks/*"]
 if SIZE == 1:
     collect_ignore_glob += ["torch/*", "tensorflow/*", "cuda/*", "cases/*"]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,33 @@ def test_synthetic_benchmark_in_the_style_of_horovod(tmp_path):
     assert all(compressed[f"{phase} ms"] > 0 for phase in ("norm", "encode", "wait", "decode"))
     assert 0 <= compressed["sent during backward"] <= 1
     assert len(compressed["seconds per step"]) == 2
+
+
+def test_keras_benchmark_in_the_style_of_horovod():
+    output = run(
+        *HOROVODRUN, sys.executable, "benchmarks/keras_synthetic.py", "--model", "MobileNetV2",
+        "--image-size", "32", "--batch-size", "2", "--num-warmup-batches", "1",
+        "--num-batches-per-iter", "1", "--num-iters", "2", "--compression", "gqsgd",
+    )  # fmt: skip
+    for line in ("Model: MobileNetV2", "Iter #1: [gqsgd]", "Total img/sec on 2 CPU(s)"):
+        assert line in output
+    assert "4,3" in output or "3,9" in output, "about a quarter of 14,151,872 bytes"
+
+
+@pytest.mark.parametrize("example", ["keras_fit", "tensorflow_tape"])
+def test_tensorflow_examples_learn(example):
+    output = run(*HOROVODRUN, sys.executable, f"examples/{example}.py", "--epochs", "6")
+    accuracy = re.search(r"accuracy ([\d.]+)%", output)
+    assert accuracy, output
+    assert float(accuracy[1]) > 90
+
+
+def test_keras_parity_ends_with_a_table():
+    output = run(
+        *HOROVODRUN, sys.executable, "benchmarks/keras_parity.py", "--seeds", "1",
+        "--epochs", "1", "--compression", "gqsgd",
+    )  # fmt: skip
+    assert re.search(r"\| `gqsgd` \| [\d.]+ \| [\d.]+ \| 153,\d\d\d \|", output), output
 
 
 def test_demo_ends_with_a_table_and_a_plot(tmp_path):

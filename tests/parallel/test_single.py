@@ -1,9 +1,12 @@
 """A job of one process: nothing is sent, and the result is the input times its factors."""
 
+import os
 import subprocess
 import sys
 
-CODE = """
+import pytest
+
+TORCH = """
 import horovod.torch as hvd, torch
 from horovod_gqsgd.torch import GlobalQSGD, statistics
 
@@ -19,7 +22,34 @@ assert statistics.tensors == 0
 print("one rank is fine")
 """
 
+TENSORFLOW = """
+import horovod.tensorflow as hvd, tensorflow as tf
+from horovod_gqsgd.tensorflow import GlobalQSGD, statistics
 
-def test_one_rank():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+hvd.init()
+x = tf.random.normal([5000])
+
+def check(result, expected):
+    assert result.dtype == expected.dtype and tf.reduce_all(result == expected)
+
+for traced in (lambda f: f, tf.function):
+    check(traced(lambda: hvd.allreduce(x, compression=GlobalQSGD))(), x)
+    check(traced(lambda: hvd.allreduce(x, op=hvd.Sum, compression=GlobalQSGD(bits=3)))(), x)
+    scaled = lambda: hvd.allreduce(
+        x, prescale_factor=0.5, postscale_factor=4.0, compression=GlobalQSGD
+    )
+    check(traced(scaled)(), 2 * x)
+    half = tf.cast(x, tf.bfloat16)
+    check(traced(lambda: hvd.allreduce(half, compression=GlobalQSGD))(), half)
+assert statistics.tensors == 0
+print("one rank is fine")
+"""
+
+
+@pytest.mark.parametrize("code", [TORCH, TENSORFLOW], ids=["torch", "tensorflow"])
+def test_one_rank(code):
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env
+    )
     assert done.stdout == "one rank is fine\n", done.stderr
