@@ -32,15 +32,15 @@ x = tf.random.normal([5000])
 def check(result, expected):
     assert result.dtype == expected.dtype and tf.reduce_all(result == expected)
 
+def average(x, **options):
+    return hvd.allreduce(x, **{"compression": GlobalQSGD, **options})
+
 for traced in (lambda f: f, tf.function):
-    check(traced(lambda: hvd.allreduce(x, compression=GlobalQSGD))(), x)
-    check(traced(lambda: hvd.allreduce(x, op=hvd.Sum, compression=GlobalQSGD(bits=3)))(), x)
-    scaled = lambda: hvd.allreduce(
-        x, prescale_factor=0.5, postscale_factor=4.0, compression=GlobalQSGD
-    )
-    check(traced(scaled)(), 2 * x)
+    check(traced(average)(x), x)
+    check(traced(lambda x: average(x, op=hvd.Sum, compression=GlobalQSGD(bits=3)))(x), x)
+    check(traced(lambda x: average(x, prescale_factor=0.5, postscale_factor=4.0))(x), 2 * x)
     half = tf.cast(x, tf.bfloat16)
-    check(traced(lambda: hvd.allreduce(half, compression=GlobalQSGD))(), half)
+    check(traced(average)(half), half)
 assert statistics.tensors == 0
 print("one rank is fine")
 """

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.tensorflow import GlobalQSGD, statistics
+from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -299,12 +299,20 @@ def test_process_set(hvd, traced):
 
 
 def test_join(hvd):
-    """A rank that has run out of data contributes zeros, and the mean is over all ranks."""
-    batches = 3 if hvd.rank() == 0 else 1
-    for batch in range(batches):
+    """A rank that has run out of data contributes zeros, and the mean is over all ranks.
+
+    Exponential levels need all ranks, and say so. One test for both: of several joins in one
+    process Horovod's later ones may return before all ranks have joined.
+    """
+    exponential = GlobalQSGD(levels="exponential")
+    for _ in range(2):
+        np.testing.assert_array_equal(hvd.allreduce(tf.ones(2048), compression=GlobalQSGD), 1)
+        hvd.allreduce(tf.ones(2048), compression=exponential)
+    if hvd.rank() != 0:
         result = hvd.allreduce(tf.ones(2048), compression=GlobalQSGD)
-        present = 1 if batch else hvd.size()
-        np.testing.assert_allclose(result, present / hvd.size(), atol=0.02)
+        np.testing.assert_allclose(result, 1 - 1 / hvd.size(), atol=0.02)
+        with pytest.raises(JoinedError, match=r'rank 0 has joined, .* use levels="linear"'):
+            hvd.allreduce(tf.ones(2048), compression=exponential)
     hvd.join()
 
 

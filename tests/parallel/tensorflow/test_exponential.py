@@ -135,19 +135,6 @@ def test_training_keeps_replicas_identical_and_learns(hvd, way):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("steps", [0, 2])
-def test_a_joined_rank_is_an_error_on_the_others(hvd, way, steps):
-    """Also when Horovod has the collectives in its response cache and would not refuse them."""
-    mine = gradient(hvd.rank(), 3000)
-    for _ in range(steps):
-        hvd.allreduce(mine, compression=exponential())
-    if hvd.rank() != 0:
-        with pytest.raises(ERRORS, match=r'rank 0 has joined, .* use levels="linear"'):
-            hvd.allreduce(mine, compression=exponential())
-    hvd.join()
-    assert identical(hvd, hvd.allreduce(mine, compression=exponential()))
-
-
 @pytest.mark.parametrize("case", ["version", "reduction", "bits", "base", "norm"])
 def test_ranks_that_disagree_are_told_what_differs(hvd, traced, way, registry, case):
     odd = hvd.rank() == 0
