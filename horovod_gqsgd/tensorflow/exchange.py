@@ -48,7 +48,7 @@ class Exchange:
         factor = self.call.factor(codec.n)
         return Bucket(codec, self.call.key, [int(size) for size in sizes], names, factor)
 
-    def agree(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
+    def agree(self, tensors: Sequence[Any], sizes: Any) -> tuple[Any, Any]:
         """Exchange norms; returns head and sums as all ranks have them."""
         # The world size is an input for a reason: without one that TensorFlow cannot know before,
         # it would run the stage once for a constant gradient, and never again.
@@ -56,13 +56,13 @@ class Exchange:
         head, sums = stage(self.norm, [size, *tensors], [tf.int32, tf.float64])
         head = self.call.first(head, Max)
         if tf.executing_eagerly() and not agreement.read_header(head.numpy())[0]:
-            self.disagree([tensor.shape.num_elements() for tensor in tensors])
+            self.disagree(sizes)
         if self.config.p != "inf":
-            [sums] = stage(self.announce, [head, sums], [tf.float64])
+            [sums] = stage(self.announce, [head, sums, sizes], [tf.float64])
             sums = self.call.later(mpi_ops._allreduce, 1, sums, op=Sum)
         return head, sums
 
-    def disagree(self, sizes: Sequence[int]) -> None:
+    def disagree(self, sizes: Iterable[int]) -> None:
         """Tell one another what one has, and raise what differs."""
         mine = tf.constant(self.bucket(sizes).description()[None])
         raise agreement.explain(self.call.key, self.call.later(mpi_ops.allgather, 1, mine).numpy())
@@ -81,11 +81,11 @@ class Exchange:
         return [head, sums]
 
     @on_worker
-    def announce(self, head: np.ndarray, sums: np.ndarray) -> list[np.ndarray]:
+    def announce(self, head: np.ndarray, sums: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
         """The sums, or descriptions in their place."""
         if agreement.read_header(head)[0]:
             return [sums]
-        return [self.descriptions(self.bucket([0] * len(self.dtypes)), np.float64)]
+        return [self.descriptions(self.bucket(sizes), np.float64)]
 
     def descriptions(self, bucket: Bucket, dtype: type) -> np.ndarray:
         """For Sum: a row for every rank, in which only this one's is filled.

@@ -29,7 +29,7 @@ class Exponential(Exchange):
 
     def run(self, tensors: Sequence[Any], sizes: Any) -> list[Any]:
         """The graph; flat tensors come back."""
-        common = [*self.agree(tensors), sizes]
+        common = [*self.agree(tensors, sizes), sizes]
         groups = sum(shards.group_count(sizes[i]) for i in range(len(tensors)))
         small = shards.gathers(groups, self.config.bits, self.call.world_size())
         return choose(

@@ -24,7 +24,7 @@ class Linear(Exchange):
 
     def run(self, tensors: Sequence[Any], sizes: Any) -> list[Any]:
         """The graph; flat tensors come back."""
-        head, sums = self.agree(tensors)
+        head, sums = self.agree(tensors, sizes)
         [words] = stage(self.encode, [head, sums, *tensors], [tf.int32])
         words = self.call.later(mpi_ops._allreduce, self.place, words, op=Sum)
         return stage(self.decode, [head, sums, sizes, words], self.dtypes)

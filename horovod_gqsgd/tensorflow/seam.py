@@ -44,11 +44,12 @@ def _allreduce(
     process_set: Any = global_process_set,
 ) -> Any:
     """Horovod's function of this name, for marked tensors too."""
+    options = (op, prescale_factor, postscale_factor, ignore_name_scope)
+    if not isinstance(tensor, Gradient):
+        return mpi_ops._allreduce(tensor, name, *options, process_set)
     if name is None and not tf.executing_eagerly():
-        name = f"HorovodAllreduce_{_normalize_name(_unmarked(tensor).name)}"
-    factors = (prescale_factor, postscale_factor)
-    call = Call(name, op, *factors, ignore_name_scope, process_set.process_set_id)
-    return _dispatch([tensor], call)[0]
+        name = f"HorovodAllreduce_{_normalize_name(tensor.tensor.name)}"
+    return _dispatch([tensor], Call(name, *options, process_set.process_set_id))[0]
 
 
 def _grouped_allreduce(
@@ -61,13 +62,13 @@ def _grouped_allreduce(
     process_set: Any = global_process_set,
 ) -> list[Any]:
     """Horovod's function of this name, for marked tensors too."""
+    options = (op, prescale_factor, postscale_factor, ignore_name_scope)
+    if not any(isinstance(tensor, Gradient) for tensor in tensors):
+        return mpi_ops._grouped_allreduce(tensors, name, *options, process_set)
     if name is None and not tf.executing_eagerly():
         ends = f"{_unmarked(tensors[0]).name}_{_unmarked(tensors[-1]).name}"
         name = _normalize_name(f"HorovodGroupedAllreduce_{ends}")
-    factors = (prescale_factor, postscale_factor)
-    scope = (ignore_name_scope, process_set.process_set_id)
-    call = Call(name, op, *factors, *scope, len(tensors))
-    return _dispatch(tensors, call)
+    return _dispatch(tensors, Call(name, *options, process_set.process_set_id, len(tensors)))
 
 
 def _reducescatter(tensor: Any, *arguments: Any, **options: Any) -> Any:
