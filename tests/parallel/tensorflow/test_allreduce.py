@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
+from horovod_gqsgd.tensorflow.memory import recall
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -86,6 +87,13 @@ def test_results_that_the_user_keeps_stay(hvd, traced):
     for step, everyones in enumerate(steps):
         assert same(kept[step], expected(everyones, Config(), "kept", step)[:2048])
         assert same(views[step], expected(everyones, Config(), "kept", step + 4))
+
+
+def test_memory_is_used_again(hvd, traced):
+    average = traced(lambda x: hvd.allreduce(x, name="again", compression=GlobalQSGD))
+    for step in range(4):
+        average(gradient(hvd.rank(), 3000, seed=step))
+    assert [len(owners) for owners in recall(0, "again").owners.values()] == [1] * 4
 
 
 @pytest.mark.parametrize("levels", ["linear", "exponential"])
