@@ -61,7 +61,7 @@ def argument(text: str) -> str:
 def sent_bytes(name: str, model: "nn.Module", totals: Mapping[str, float], steps: int) -> int:
     """Bytes handed to Horovod per step: compressed tensors, and those too small for it.
 
-    ``totals`` are those of `horovod_gqsgd.torch.statistics` over ``steps``.
+    ``totals`` are those of `horovod_gqsgd.statistics` over ``steps``.
     """
     plain = sum(p.numel() * p.element_size() for p in model.parameters())
     return handed_bytes(name, plain, totals, steps)

@@ -16,10 +16,10 @@ from horovod_gqsgd import shards
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
+from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch.bucket import Bucket
 from horovod_gqsgd.torch.device import Cuda
 from horovod_gqsgd.torch.exchange import Call, Memory, Steps
-from horovod_gqsgd.torch.statistics import statistics
 
 
 @functools.cache
