@@ -1,0 +1,185 @@
+"""Virtual hosts: what crosses their links, and that nothing of them remains."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from virtual_hosts.problem import Problem, check_needs
+
+from tests.parallel.job import ENVIRONMENT, ROOT, missing
+
+CLUSTER = [sys.executable, str(ROOT / "benchmarks" / "cluster.py")]
+# A command that tells which network namespace it runs in, in a file named after its host.
+WHERE = 'readlink /proc/self/ns/net > "$0/$(hostname)"'
+PLAIN = 12_000_000  # bytes of the gradient that `exchange` reduces
+PATIENCE = 60.0  # seconds, for what takes five on an idle machine
+
+pytestmark = pytest.mark.parallel
+
+
+@pytest.fixture
+def needs():
+    """Skip where virtual hosts cannot be made."""
+    try:
+        check_needs()
+    except Problem as problem:
+        pytest.skip(str(problem))
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen:
+    """A cluster whose temporary files go to ``folder``/tmp."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
+    return subprocess.Popen(
+        [*CLUSTER, *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen, status: int = 0) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == status, output
+    return output
+
+
+def until(condition) -> bool:
+    """Whether it comes true within our patience."""
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(condition())
+
+
+def networks_in_use() -> set[str]:
+    """Of all processes of the machine."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found.add(str((process / "ns" / "net").readlink()))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def told(folder: Path, *hosts: str) -> set[str]:
+    """The network namespaces of hosts on which `WHERE` ran."""
+    return {(folder / host).read_text().strip() for host in hosts}
+
+
+def nothing_left(folder: Path, *hosts: str) -> bool:
+    files = [path for path in (folder / "tmp").iterdir() if path.name.startswith("cluster-")]
+    return not files and not told(folder, *hosts) & networks_in_use()
+
+
+def test_bytes_on_the_wire_and_the_specification_at_200_megabits(needs, tmp_path):
+    account = tmp_path / "account.json"
+    job = start(
+        tmp_path, "--hosts", "2", "--rate", "200mbit", "--host-rate", "h2=100mbit",
+        "--json", str(account), "--", "python", "-m", "tests.cluster.exchange", str(tmp_path),
+    )  # fmt: skip
+    output = finish(job)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert [(rank["host"], rank["size"]) for rank in ranks] == [("h1", 2), ("h2", 2)]
+    for rank in ranks:
+        sent = rank["sent"]
+        assert 1 <= sent["none"] / PLAIN < 1.06, "a ring of two sends the tensor once"
+        assert sent["8-bit"] <= 0.27 * sent["none"]
+        assert sent["5-bit"] <= 0.18 * sent["none"]
+        assert sent["exponential 4-bit"] <= 0.14 * sent["none"]
+    found = json.loads(account.read_text())
+    assert (found["status"], found["launcher"]) == (0, "gloo")
+    assert [host["rate"] for host in found["hosts"].values()] == ["200mbit", "100mbit"]
+    for host, rank in zip(("h1", "h2"), ranks, strict=True):
+        assert sum(rank["sent"].values()) <= found["hosts"][host]["sent"]
+        assert f"{found['hosts'][host]['sent']:,}" in output
+    least = PLAIN * 8 / 100e6
+    assert found["seconds"] > least, "the slower link needs that long for the plain tensor alone"
+
+
+def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
+    reason = missing("mpi")
+    launchers = ["gloo", "gloo" if reason else "mpi"]
+    jobs = []
+    for i, launcher in enumerate(launchers):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        command = ["sh", "-c", f"{WHERE}; sleep 5", str(folder)]
+        options = ["--hosts", "2", "--slots", "2", "--launcher", launcher]
+        jobs.append(start(folder, *options, "--", *command))
+    for job in jobs:
+        finish(job)
+    first, second = (told(tmp_path / str(i), "h1", "h2") for i in range(2))
+    assert len(first | second) == 4, "every host has a network of its own"
+    assert all(nothing_left(tmp_path / str(i), "h1", "h2") for i in range(2))
+
+
+def test_failure_of_the_job_is_its_status_and_nothing_remains(needs, tmp_path):
+    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", f"{WHERE}; sleep 1; exit 3", str(tmp_path))
+    assert "status 1" in finish(job, status=1), "horovodrun's status for any failure"
+    assert nothing_left(tmp_path, "h1", "h2")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_nothing_remains_of_an_interrupted_job(needs, tmp_path, number, status):
+    # ranks in sessions of their own, which ignore what the launcher may send them
+    stubborn = f"trap '' TERM INT HUP; {WHERE}; setsid sleep 1000"
+    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", stubborn, str(tmp_path))
+    assert until(lambda: (tmp_path / "h1").exists() and (tmp_path / "h2").exists())
+    time.sleep(0.5)
+    job.send_signal(number)
+    output = finish(job, status)
+    assert until(lambda: nothing_left(tmp_path, "h1", "h2")), output
+
+
+def test_a_cable_is_cut_and_restored(needs, tmp_path):
+    carrier = "/sys/class/net/eth0/carrier"
+    wait = f"until grep -q {{}} {carrier}; do sleep 0.1; done"
+    script = (
+        f"[ $(hostname) = h1 ] && exit; {wait.format(0)}; echo h2 is alone; "
+        f"{wait.format(1)}; echo h2 is back"
+    )
+    options = ["--hosts", "2", "--cut", "h2@8", "--restore", "h2@14"]
+    output = finish(start(tmp_path, *options, "--", "sh", "-c", script))
+    said = ("h2 cut after 8", "h2 is alone", "h2 restored after 14", "h2 is back")
+    places = [output.find(text) for text in said]
+    assert -1 not in places, output
+    assert places == sorted(places), output
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        (["unshare", "--user"], "virtual hosts need root"),
+        (["setpriv", "--bounding-set", "-all"], "capabilities SYS_ADMIN and NET_ADMIN"),
+        (["env", "PATH=/nowhere"], "ip is not on PATH: apt-get install iproute2"),
+    ],
+)
+def test_what_is_missing_is_told(needs, tmp_path, before, message):
+    command = [*before, *CLUSTER, "--hosts", "2", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosts", "2", "--rate", "fast"], "'fast' is no rate: e.g. 200mbit, 1gbit or none"),
+        (["--hosts", "2", "--host-rate", "h2"], "e.g. h2=50mbit"),
+        (["--hosts", "2", "--host-rate", "h3=50mbit"], "there is no host 'h3'"),
+        (["--hosts", "2", "--cut", "h2"], "e.g. h2@30"),
+        (["--hosts", "0"], "at least one host"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments, message):
+    done = subprocess.run([*CLUSTER, *arguments, "--", "true"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
