@@ -106,7 +106,7 @@ def outside() -> int:
 
 def inside(options: argparse.Namespace) -> int:
     """Make the hosts, run the job, tell what they sent."""
-    rates = {name: options.rate for name in options.names} | dict(options.host_rate)
+    rates = dict.fromkeys(options.names, options.rate) | dict(options.host_rate)
     events = [Event(at, host, False) for host, at in options.cut]
     events += [Event(at, host, True) for host, at in options.restore]
     job = (options.command, rates, options.slots, options.launcher, events, options.lifeline)
@@ -121,9 +121,7 @@ def inside(options: argparse.Namespace) -> int:
     return status if status >= 0 else 128 - status
 
 
-def account(
-    outcome: Outcome, options: argparse.Namespace, rates: dict[str, str]
-) -> dict[str, Any]:
+def account(outcome: Outcome, options: argparse.Namespace, rates: dict[str, str]) -> dict[str, Any]:
     """Everything about the run, ready for JSON."""
     hosts = {
         name: {"rate": rates[name], "sent": traffic.sent, "received": traffic.received}

@@ -103,8 +103,7 @@ class Network:
         """Make a host for every key of ``rates``; remove all of them in the end."""
         made: list[Namespace] = []
         try:
-            for name in ("switch", *rates):
-                made.append(Namespace.create(name))
+            made.extend(Namespace.create(name) for name in ("switch", *rates))
             network = cls(made[0], made[1:])
             run(*network.switch.inside("ip", "link", "add", "bridge0", "type", "bridge"))
             run(*network.switch.inside("ip", "link", "set", "bridge0", "up"))

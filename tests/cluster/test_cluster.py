@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,12 @@ def finish(process: subprocess.Popen, status: int = 0) -> str:
     return output
 
 
-def until(condition) -> bool:
+def until(condition: Callable[[], bool]) -> bool:
     """Whether it comes true within our patience."""
     end = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < end:
         time.sleep(0.1)
-    return bool(condition())
+    return condition()
 
 
 def networks_in_use() -> set[str]:
@@ -119,7 +120,8 @@ def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
 
 
 def test_failure_of_the_job_is_its_status_and_nothing_remains(needs, tmp_path):
-    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", f"{WHERE}; sleep 1; exit 3", str(tmp_path))
+    script = f"{WHERE}; sleep 1; exit 3"
+    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", script, str(tmp_path))
     assert "status 1" in finish(job, status=1), "horovodrun's status for any failure"
     assert nothing_left(tmp_path, "h1", "h2")
 
