@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test ptest test-gpu lint format wheel clean
+.PHONY: help setup demo test ptest test-gpu bench bench-quick lint format wheel clean
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
 RUN := .venv/bin/python
@@ -14,7 +14,7 @@ NP ?= 2
 LAUNCHER ?= gloo
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup:  ## make .venv ready (the other targets do that by themselves)
 	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11, or name one: make PYTHON=…" >&2; exit 1; }
@@ -31,6 +31,12 @@ ptest: setup  ## parallel tests: `make ptest NP=2 T="tests/parallel/torch/test_x
 
 test-gpu: setup  ## tests and speed on a real GPU; writes output/gpu-report.md to send back
 	$(RUN) -m tests.gpu
+
+bench: setup  ## compare compressors on virtual hosts, into docs/ (root; long, goes on after a stop)
+	@$(RUN) benchmarks/bench.py
+
+bench-quick: setup  ## the headline of that, into output/, in at most ten minutes
+	@$(RUN) benchmarks/bench.py --quick
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	$(RUN) -m ruff check .

@@ -80,8 +80,9 @@ class Namespace:
         return cls(name, process)
 
     def inside(self, *command: str) -> list[str]:
-        """The command line that runs ``command`` on this host."""
-        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m", *command]
+        """The command line that runs ``command`` on this host, in the folder we are in."""
+        enter = ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m"]
+        return [*enter, "env", "--chdir", str(Path.cwd()), *command]
 
     def traffic(self) -> Traffic:
         """Counters of eth0 since the host was made."""

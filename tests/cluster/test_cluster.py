@@ -16,7 +16,7 @@ from tests.parallel.job import ENVIRONMENT, ROOT, missing
 
 CLUSTER = [sys.executable, str(ROOT / "benchmarks" / "cluster.py")]
 # A command that tells which network namespace it runs in, in a file named after its host.
-WHERE = 'readlink /proc/self/ns/net > "$0/$(hostname)"'
+WHERE = 'readlink /proc/self/ns/net > "$(hostname)"'
 PLAIN = 12_000_000  # bytes of the gradient that `exchange` reduces
 PATIENCE = 60.0  # seconds, for what takes five on an idle machine
 
@@ -33,12 +33,17 @@ def needs():
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen:
-    """A cluster whose temporary files go to ``folder``/tmp."""
+    """A cluster whose ranks run in ``folder``, with temporary files in ``folder``/tmp."""
     (folder / "tmp").mkdir(exist_ok=True)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
     return subprocess.Popen(
-        [*CLUSTER, *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*CLUSTER, *arguments],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -109,7 +114,7 @@ def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
     for i, launcher in enumerate(launchers):
         folder = tmp_path / str(i)
         folder.mkdir()
-        command = ["sh", "-c", f"{WHERE}; sleep 5", str(folder)]
+        command = ["sh", "-c", f"{WHERE}; sleep 5"]
         options = ["--hosts", "2", "--slots", "2", "--launcher", launcher]
         jobs.append(start(folder, *options, "--", *command))
     for job in jobs:
@@ -121,7 +126,7 @@ def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
 
 def test_failure_of_the_job_is_its_status_and_nothing_remains(needs, tmp_path):
     script = f"{WHERE}; sleep 1; exit 3"
-    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", script, str(tmp_path))
+    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", script)
     assert "status 1" in finish(job, status=1), "horovodrun's status for any failure"
     assert nothing_left(tmp_path, "h1", "h2")
 
@@ -132,7 +137,7 @@ def test_failure_of_the_job_is_its_status_and_nothing_remains(needs, tmp_path):
 def test_nothing_remains_of_an_interrupted_job(needs, tmp_path, number, status):
     # ranks in sessions of their own, which ignore what the launcher may send them
     stubborn = f"trap '' TERM INT HUP; {WHERE}; setsid sleep 1000"
-    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", stubborn, str(tmp_path))
+    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", stubborn)
     assert until(lambda: (tmp_path / "h1").exists() and (tmp_path / "h2").exists())
     time.sleep(0.5)
     job.send_signal(number)

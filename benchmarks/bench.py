@@ -1,0 +1,177 @@
+"""The whole comparison on virtual hosts, resumable: `make bench`, and `make bench-quick`.
+
+Every cell is one job on the cluster: a workload at one rate of the links, in which compressors
+take turns. Finished cells are kept in ``--results`` and not repeated; at the end the page and the
+plots in ``--docs`` are written from all of them. Needs root and iproute2 (docs/cluster.md).
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_report import write_report
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from virtual_hosts.problem import Problem, check_needs
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+GQSGD = ["gqsgd", "gqsgd:levels=exponential,bits=4"]
+ALL = [
+    "alone", "none", "fp16", "ddp", "ddp:fp16", "ddp:powersgd", "gqsgd", "gqsgd:bits=6",
+    "gqsgd:bits=5", "gqsgd:levels=exponential,bits=8", "gqsgd:levels=exponential,bits=4",
+]  # fmt: skip
+SOME = ["alone", "none", "fp16", *GQSGD]
+HEADLINE = ["alone", "none", "fp16", "ddp:fp16", "gqsgd", "gqsgd:bits=5", GQSGD[1]]
+#: Model, its size for two cores, contenders, rates.
+WORKLOADS = {
+    "embedding": (["--batch-size", "32"], ALL, ["none", "1gbit", "500mbit", "200mbit"]),
+    "transformer": (["--batch-size", "4"], SOME, ["none", "1gbit", "200mbit"]),
+    "resnet50": (["--batch-size", "8"], SOME, ["none", "1gbit", "200mbit"]),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One job; its result is kept under ``key``."""
+
+    key: str
+    hosts: int
+    rate: str
+    command: list[str]
+
+
+def contests(quick: bool, hosts: int) -> Iterator[Cell]:
+    """A contest for every workload and rate; the quick ones are the headline."""
+    for model, (sizes, contenders, rates) in WORKLOADS.items():
+        if quick and model != "embedding":
+            continue
+        names = HEADLINE if quick else contenders
+        turns = ["--steps", "3", "--rounds", "4"] if quick else ["--steps", "4", "--rounds", "8"]
+        if model == "resnet50":
+            turns = ["--steps", "2", "--rounds", "7"]
+        for rate in [r for r in rates if not quick or r in ("1gbit", "200mbit")]:
+            command = ["contest.py", "--model", model, *sizes, *turns, "--contenders", *names]
+            yield Cell(f"{model}, {rate}{', quick' if quick else ''}", hosts, rate, command)
+
+
+def growth() -> Iterator[Cell]:
+    """Hosts, parameters and tensors, one of them varied at a time."""
+    cases = [(hosts, 10, 100) for hosts in (2, 4, 8)]
+    cases += [(4, 1, 100), (4, 100, 100), (4, 10, 10), (4, 10, 1000)]
+    for hosts, millions, tensors in cases:
+        command = ["growth.py", "--millions", str(millions), "--tensors", str(tensors)]
+        yield Cell(
+            f"growth, {hosts} hosts, {millions} M, {tensors} tensors", hosts, "none", command
+        )
+
+
+def memory() -> Iterator[Cell]:
+    """A job for every compressor: what one leaves behind would hide what the next one takes."""
+    for model in ("embedding", "resnet50"):
+        for name in ("none", "fp16", *GQSGD):
+            command = ["memory.py", "--model", model, "--compression", name]
+            yield Cell(f"memory, {model}, {name}", 2, "none", command)
+
+
+def run(cell: Cell, say: Callable[[str], None]) -> object:
+    """The result of a cell's job; ``say`` is called with what rank 0 prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, account = Path(folder, "result.json"), Path(folder, "account.json")
+        script, *rest = cell.command
+        command = [
+            sys.executable, str(HERE / "cluster.py"), "--hosts", str(cell.hosts),
+            "--rate", cell.rate, "--json", str(account), "--",
+            sys.executable, str(HERE / script), "--json", str(result), *rest,
+        ]  # fmt: skip
+        output = []
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"},
+        )  # fmt: skip
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                output.append(line)
+                if match := re.match(r"\[0\]<stdout>:(.*)", line):
+                    say(match[1])
+        finally:
+            process.terminate()
+            process.wait()
+        if process.returncode:
+            raise Problem(f"{cell.key}: status {process.returncode}\n{''.join(output[-40:])}")
+        return json.loads(result.read_text())
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{os.cpu_count()} cores of {model[1] if model else platform.processor()}"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--quick", action="store_true", help="the headline only, in at most ten minutes")
+    add("--hosts", type=int, default=4)
+    add("--only", default="", metavar="TEXT", help="cells whose names contain this")
+    add("--minutes", type=float, help="begin no cell after this time; a later run goes on")
+    add("--results", type=Path, default=ROOT / "output" / "bench.json")
+    add("--docs", type=Path, help="folder for the report (default: docs, quick: output)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the cells that are missing, then report."""
+    options = arguments()
+    check_needs()
+    start = time.monotonic()
+    cells = list(contests(options.quick, options.hosts))
+    if not options.quick:
+        cells += [*memory(), *growth()]
+    cells = [cell for cell in cells if options.only in cell.key]
+    found = json.loads(options.results.read_text()) if options.results.exists() else {}
+    missing = [cell for cell in cells if cell.key not in found]
+    columns = ("{task.description}", "{task.fields[said]}")
+    progress = Progress(
+        TextColumn(columns[0]), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn(columns[1]),
+    )  # fmt: skip
+    with progress:
+        done = len(cells) - len(missing)
+        bar = progress.add_task("", total=len(cells), completed=done, said="")
+        for cell in missing:
+            if options.minutes and time.monotonic() - start > 60 * options.minutes:
+                break
+            progress.update(bar, description=cell.key, said="starting")
+            result = run(cell, lambda text: progress.update(bar, said=text))
+            found[cell.key] = {
+                "result": result, "hosts": cell.hosts, "rate": cell.rate, "command": cell.command,
+                "date": time.strftime("%Y-%m-%d"), "machine": machine(),
+            }  # fmt: skip
+            options.results.parent.mkdir(parents=True, exist_ok=True)
+            partial = options.results.with_suffix(".partial")
+            partial.write_text(json.dumps(found, indent=1))
+            partial.replace(options.results)
+            progress.update(bar, advance=1, said="")
+    docs = options.docs or ROOT / ("output" if options.quick else "docs")
+    done_cells = {cell.key: found[cell.key] for cell in cells if cell.key in found}
+    if done_cells:
+        print(write_report(done_cells, docs, options.quick))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Problem as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)

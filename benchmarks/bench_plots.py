@@ -1,0 +1,94 @@
+"""Plots of `make bench`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+UNSHAPED = 8000  # where links without a limit stand on an axis of Mb/s
+PHASES = ("norm", "encode", "reduce", "decode")
+
+
+def _models(found: Sequence[Any]) -> dict[str, list[Any]]:
+    return {c.model: [d for d in found if d.model == c.model] for c in found}
+
+
+def _megabits(rate: str) -> float:
+    return UNSHAPED if rate == "none" else float(rate[:-4]) * (1000 if "gbit" in rate else 1)
+
+
+def plot_times(found: Sequence[Any], path: Path) -> None:
+    """Step time against bandwidth, a panel for each model."""
+    models = _models(found)
+    figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 5), squeeze=False)
+    for panel, (model, of_model) in zip(axes[0], models.items(), strict=True):
+        ordered = sorted(of_model, key=lambda c: _megabits(c.rate))
+        places = [_megabits(c.rate) for c in ordered]
+        for name in ordered[0].results:
+            style = {"alone": ":", "none": "k-"}.get(name, "--" if name[:3] == "ddp" else "-")
+            times = [c.milliseconds(name) for c in ordered]
+            panel.plot(places, times, style, marker=".", label=name)
+        panel.set(xscale="log", yscale="log", title=model, xlabel="Mb/s", ylabel="ms per step")
+        labels = ["unshaped" if c.rate == "none" else f"{_megabits(c.rate):.0f}" for c in ordered]
+        panel.set_xticks(places, labels)
+        panel.minorticks_off()
+    axes[0][0].legend(fontsize=7)
+    _save(figure, path)
+
+
+def plot_bytes(found: Sequence[Any], path: Path) -> None:
+    """Bytes each host sends per step, at the slowest rate measured."""
+    models = _models(found)
+    figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 4), squeeze=False)
+    for panel, (model, of_model) in zip(axes[0], models.items(), strict=True):
+        results = min(of_model, key=lambda c: _megabits(c.rate)).results
+        names = [name for name in results if name != "alone"]
+        panel.barh(names[::-1], [results[name]["sent"] / 1e6 for name in names[::-1]])
+        panel.set(title=model, xlabel="MB sent per step and host")
+    _save(figure, path)
+
+
+def plot_split(found: Sequence[Any], path: Path) -> None:
+    """Where the time of a step goes, a row for each model, a panel for each rate.
+
+    Compute is that of ``alone``; exposed communication is what remains.
+    """
+    models = _models(found)
+    columns = max(len(of_model) for of_model in models.values())
+    size = (5 * columns, 4 * len(models))
+    figure, axes = plt.subplots(len(models), columns, figsize=size, squeeze=False)
+    for row, (model, of_model) in zip(axes, models.items(), strict=True):
+        for panel in row[len(of_model) :]:
+            panel.axis("off")
+        for panel, contest in zip(row, of_model, strict=False):
+            _split(panel, contest)
+            panel.set(title=f"{model}, {contest.rate}", xlabel="ms per step")
+    axes[0][0].legend(fontsize=7)
+    _save(figure, path)
+
+
+def _split(panel: Any, contest: Any) -> None:
+    results = contest.results
+    names = [name for name in results if name != "alone"][::-1]
+    compute = median(results["alone"]["seconds"])
+    parts = {"compute": [compute] * len(names)}
+    parts |= {phase: [results[name][phase] for name in names] for phase in PHASES}
+    whole = [median(results[name]["seconds"]) for name in names]
+    parts["exposed communication"] = [
+        max(0.0, total - sum(part[i] for part in parts.values())) for i, total in enumerate(whole)
+    ]
+    left = [0.0] * len(names)
+    for label, values in parts.items():
+        panel.barh(names, [1e3 * v for v in values], left=[1e3 * x for x in left], label=label)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,195 @@
+"""Page and plots of `make bench`, from the results of its cells."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from bench_plots import plot_bytes, plot_split, plot_times
+from virtual_hosts.network import bits_per_second
+
+Results = Mapping[str, Mapping[str, Any]]  # of a contest, by contender
+RATES = {"none": "unshaped", "1gbit": "1 Gb/s", "500mbit": "500 Mb/s", "200mbit": "200 Mb/s"}
+EXPONENTIAL = "gqsgd:levels=exponential,bits=4"
+MEBIBYTE = 2**20
+
+
+class Contest(NamedTuple):
+    """A workload at one rate."""
+
+    model: str
+    rate: str
+    results: Results
+
+    def milliseconds(self, name: str) -> float:
+        """Median step time."""
+        return 1e3 * median(self.results[name]["seconds"])
+
+    def speedup(self, name: str, over: str = "none") -> float:
+        """Median over the rounds of how many times faster than another contender."""
+        pairs = zip(self.results[over]["seconds"], self.results[name]["seconds"], strict=True)
+        return median(theirs / ours for theirs, ours in pairs)
+
+    def floor(self, name: str) -> float:
+        """Step time over that of compute alone plus the bytes at line rate."""
+        line = self.results[name]["sent"] * 8 / bits_per_second(self.rate)
+        pairs = zip(self.results[name]["seconds"], self.results["alone"]["seconds"], strict=True)
+        return median(ours / (alone + line) for ours, alone in pairs)
+
+    def bytes_ratio(self, name: str) -> float:
+        """Bytes on the wire, of those without compression."""
+        return self.results[name]["sent"] / self.results["none"]["sent"]
+
+
+class Target(NamedTuple):
+    """A promise, and what was measured."""
+
+    what: str
+    wanted: str
+    measured: float
+    kept: bool
+
+
+def contests(cells: Mapping[str, Any]) -> list[Contest]:
+    """Those among the cells."""
+    found = []
+    for key, cell in cells.items():
+        model, rate, *_ = key.split(", ")
+        if cell["command"][0] == "contest.py":
+            found.append(Contest(model, rate, cell["result"]))
+    return found
+
+
+def targets(found: list[Contest]) -> Iterator[Target]:
+    """The project's promises, as far as their contests are there."""
+    by_place = {(contest.model, contest.rate): contest for contest in found}
+
+    def least(what: str, wanted: float, measured: float) -> Target:
+        return Target(what, f"≥ {wanted}", measured, measured >= wanted)
+
+    def most(what: str, wanted: float, measured: float) -> Target:
+        return Target(what, f"≤ {wanted}", measured, measured <= wanted)
+
+    if slow := by_place.get(("embedding", "200mbit")):
+        yield least("200 Mb/s: 8-bit, times none", 3.5, slow.speedup("gqsgd"))
+        yield least("200 Mb/s: 8-bit, times fp16", 1.9, slow.speedup("gqsgd", "fp16"))
+        yield least("200 Mb/s: 5-bit, times none", 5, slow.speedup("gqsgd:bits=5"))
+        yield least("200 Mb/s: exponential 4-bit, times none", 5, slow.speedup(EXPONENTIAL))
+        for name in ("gqsgd", "gqsgd:bits=5", EXPONENTIAL):
+            yield most(f"200 Mb/s: `{name}`, step over its floor", 1.25, slow.floor(name))
+        yield most("bytes on the wire: 8-bit, of none", 0.27, slow.bytes_ratio("gqsgd"))
+        yield most("bytes on the wire: 5-bit, of none", 0.18, slow.bytes_ratio("gqsgd:bits=5"))
+    if fast := by_place.get(("embedding", "1gbit")):
+        half = max(("fp16", "ddp:fp16"), key=lambda name: fast.speedup(name))
+        yield least("1 Gb/s: 8-bit, times none", 2.6, fast.speedup("gqsgd"))
+        yield least(f"1 Gb/s: 8-bit, times `{half}`", 2, fast.speedup("gqsgd", half))
+    for contest in found:
+        if contest.rate == "none":
+            for name in contest.results:
+                if name.startswith("gqsgd"):
+                    what = f"unshaped, {contest.model}: `{name}`, step time of none"
+                    yield most(what, 1.1, 1 / contest.speedup(name))
+
+
+def break_even(found: list[Contest], name: str) -> str:
+    """The rate at which ``name`` is as fast as none, between two that were measured."""
+    ordered = sorted(found, key=_inverse)
+    gains = [(_inverse(contest), 1 - 1 / contest.speedup(name)) for contest in ordered]
+    if all(gain > 0 for _, gain in gains):
+        return "faster at every rate, unshaped too"
+    for (x0, g0), (x1, g1) in itertools.pairwise(gains):
+        if g0 <= 0 < g1:
+            x = x0 - g0 * (x1 - x0) / (g1 - g0)
+            return f"{1e3 / x:,.0f} Mb/s" if x0 else f"above {1e3 / x1:,.0f} Mb/s"
+    return "slower at every rate"
+
+
+def _inverse(contest: Contest) -> float:
+    """Nanoseconds a bit; 0 for links without a limit."""
+    return 0.0 if contest.rate == "none" else 1e9 / bits_per_second(contest.rate)
+
+
+def _step_table(found: list[Contest]) -> Iterator[str]:
+    heads = [RATES.get(contest.rate, contest.rate) for contest in found]
+    yield "| compressor | " + " | ".join(f"{head}: ms | × none" for head in heads) + " | MB sent |"
+    yield "|---|" + "---|" * (2 * len(found) + 1)
+    for name in found[-1].results:
+        cells = [f"{c.milliseconds(name):.0f} | {c.speedup(name):.2f}" for c in found]
+        sent = f"{found[-1].results[name]['sent'] / 1e6:.2f}"
+        yield f"| `{name}` | {' | '.join(cells)} | {sent} |"
+
+
+def _memory_table(cells: Mapping[str, Any]) -> Iterator[str]:
+    peaks = {tuple(key.split(", ")[1:]): cell["result"] for key, cell in cells.items()
+             if key.startswith("memory")}  # fmt: skip
+    if not peaks:
+        return
+    yield "\n## Memory\n"
+    yield "Peak resident set of a rank in MiB, Numba and its kernels loaded in any case.\n"
+    yield "| model | compressor | peak | above none | allowed: compressed gradient + 64 MiB |"
+    yield "|---|---|---|---|---|"
+    for key, result in peaks.items():
+        model, name = key[0], ", ".join(key[1:])
+        above = (result["peak"] - peaks[model, "none"]["peak"]) / MEBIBYTE
+        allowed = f"{result['compressed'] / MEBIBYTE + 64:.0f}" if "gqsgd" in name else ""
+        peak = result["peak"] / MEBIBYTE
+        yield f"| {model} | `{name}` | {peak:.0f} | {above:+.0f} | {allowed} |"
+
+
+def _growth_table(cells: Mapping[str, Any]) -> Iterator[str]:
+    rows = {key: cell["result"] for key, cell in cells.items() if key.startswith("growth")}
+    if not rows:
+        return
+    yield "\n## How cost grows\n"
+    yield "Links without a limit; one of hosts, parameters, tensors varied at a time. Milliseconds"
+    yield "for all tensors, and of CPU time in each process (two cores serve all hosts).\n"
+    names = list(next(iter(rows.values())))
+    yield "| hosts | parameters | tensors | " + " | ".join(f"`{n}` | CPU" for n in names) + " |"
+    yield "|---|---|---|" + "---|" * (2 * len(names))
+    for key, result in rows.items():
+        _, hosts, millions, tensors = key.split(", ")
+        times = (f"{1e3 * result[n]['seconds']:.0f} | {1e3 * result[n]['cpu']:.0f}" for n in names)
+        yield f"| {hosts.split()[0]} | {millions} | {tensors.split()[0]} | {' | '.join(times)} |"
+
+
+def write_report(cells: Mapping[str, Any], docs: Path, quick: bool) -> str:
+    """Write benchmark.md, its data and its plots; returns the table of targets."""
+    found = contests(cells)
+    models = list(dict.fromkeys(contest.model for contest in found))
+    first = next(iter(cells.values()))
+    lines = [
+        "# Benchmark\n",
+        f"```console\n$ sudo make bench{'-quick' if quick else ''}\n```\n",
+        f"{first['date']}, {first['machine']}, which all virtual hosts share "
+        "([cluster](cluster.md)): compare ratios, not absolute times. Median step time in "
+        "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
+        "turns; MB sent are those of each host's interface per step.",
+    ]
+    for model in models:
+        of_model = [contest for contest in found if contest.model == model]
+        lines += [f"\n## {model}\n", *_step_table(of_model), ""]
+        for name in [n for n in of_model[0].results if n in ("gqsgd", EXPONENTIAL)]:
+            lines.append(f"Break-even of `{name}` with none: {break_even(of_model, name)}.")
+    lines += _memory_table(cells)
+    lines += _growth_table(cells)
+    lines += ["\n## Targets\n", "| target | wanted | measured | |", "|---|---|---|---|"]
+    reached = list(targets(found))
+    lines += [
+        f"| {t.what} | {t.wanted} | {t.measured:.2f} | {'yes' if t.kept else '**no**'} |"
+        for t in reached
+    ]
+    docs.mkdir(parents=True, exist_ok=True)
+    name = "benchmark-quick" if quick else "benchmark"
+    if found:
+        lines.append("")
+        for kind, plot in (("times", plot_times), ("bytes", plot_bytes), ("split", plot_split)):
+            plot(found, docs / f"{name}-{kind}.png")
+            lines.append(f"![{kind}]({name}-{kind}.png)")
+    (docs / f"{name}.md").write_text("\n".join(lines) + "\n")
+    (docs / f"{name}.json").write_text(json.dumps(cells, indent=1) + "\n")
+    told = [
+        f"{'ok' if t.kept else 'NO':3}{t.measured:6.2f} {t.wanted:>7} {t.what}" for t in reached
+    ]
+    return "\n".join([*told, f"Report: {docs / f'{name}.md'}"])
