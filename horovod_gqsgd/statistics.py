@@ -1,9 +1,12 @@
 """What the exchange has done since the start, or since `Statistics.reset`."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+
+_lock = threading.Lock()
 
 
 @dataclass
@@ -49,6 +52,11 @@ class Statistics:
         for field in fields(self):
             setattr(self, field.name, field.default)
 
+    def add(self, name: str, value: float) -> None:
+        """Add to a total, which other threads may do at the same time."""
+        with _lock:
+            setattr(self, name, getattr(self, name) + value)
+
     def begin(self, tensors: int, raw_bytes: int, n: int) -> None:
         """Count the tensors of a call on n ranks."""
         self.tensors += tensors
@@ -69,9 +77,8 @@ class Statistics:
         self._count(what, handed, handed - kept)
 
     def _count(self, what: str, handed: int, sent: float) -> None:
-        name = f"{what}_bytes"
-        setattr(self, name, getattr(self, name) + handed)
-        self.sent_bytes += sent
+        self.add(f"{what}_bytes", handed)
+        self.add("sent_bytes", sent)
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
@@ -80,8 +87,7 @@ class Statistics:
         try:
             yield
         finally:
-            name = f"{phase}_seconds"
-            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+            self.add(f"{phase}_seconds", time.perf_counter() - start)
 
 
 #: The totals of this process.

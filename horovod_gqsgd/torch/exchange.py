@@ -1,7 +1,7 @@
 """Exchanges, written as they happen: each ``yield`` waits for one of Horovod's handles.
 
 Nobody blocks on the way. `Operation` goes on with an exchange whenever the handle it waits for
-has completed; who calls it, and when, is `seam`'s affair.
+has completed; the thread of `progress` calls it.
 """
 
 from collections.abc import Generator, Sequence
@@ -70,8 +70,10 @@ class Operation:
         return self._place.active() if self._place else nullcontext()
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether it is done, or has failed."""
+        """Go on as far as possible without waiting; returns whether that was any way at all."""
+        moved = False
         while not self.done and native.poll(self._waiting):
+            moved = True
             try:
                 with self._active():
                     native.finish(self._waiting)
@@ -81,7 +83,7 @@ class Operation:
                 self._filled = self._place.event() if self._place else None
             except Exception as error:  # told to whoever waits for this operation
                 self.error, self.done = translate(self.name, error), True
-        return self.done
+        return moved
 
     def deliver(self) -> None:
         """Raise what went wrong; else let what the caller does next see the outputs filled."""

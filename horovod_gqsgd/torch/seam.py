@@ -2,8 +2,7 @@
 
 Horovod calls ``mpi_lib.horovod_torch_allreduce_async_<type>`` and later waits for the handle. For
 tensors of the type `Gradient` these functions are here, and waiting, polling and resetting know
-their handles. Exchanges go on whenever Horovod is called: at the next gradient, while anybody
-waits, and while anybody polls.
+their handles. Exchanges are begun here, by whoever calls; `progress` carries them on.
 """
 
 import itertools
@@ -22,16 +21,11 @@ from horovod_gqsgd.torch.compressor import Gradient
 from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, uncompressed
 from horovod_gqsgd.torch.exponential import exponential
 from horovod_gqsgd.torch.linear import linear
-
-#: Exchanges looked at when a gradient arrives; all of them are while somebody waits.
-WINDOW = 8
-#: Seconds between two looks of somebody who waits, at first and at most: looking at all exchanges
-#: takes time from the threads that are waited for. Horovod's own cycle is a millisecond.
-PAUSE, LONGEST_PAUSE = 5e-5, 5e-4
+from horovod_gqsgd.torch.progress import LONGEST_PAUSE, Progress
 
 _lock = threading.RLock()
 _operations: dict[int, Operation] = {}  # by handle, until waited for
-_pending: list[Operation] = []  # not done yet, in the order of their start
+_progress = Progress()
 _memories: dict[tuple[int, str], Memory] = {}
 _handles = itertools.count(-2, -1)  # Horovod's own are never negative
 _nameless = itertools.count()
@@ -121,8 +115,7 @@ def _dispatch(
         operation = Operation(call.name, steps, place)
         handle = next(_handles)
         _operations[handle] = operation
-        _pending.append(operation)
-        _go_on(WINDOW)
+        _progress.add(operation)
         return handle
 
 
@@ -167,33 +160,16 @@ def _together(streams: list[Steps]) -> Steps:
         yield from stream
 
 
-def _go_on(window: int | None = None) -> None:
-    """Let exchanges go on; stop after ``window`` that cannot."""
-    stuck = 0
-    for operation in list(_pending):
-        if operation.advance():
-            _pending.remove(operation)
-        else:
-            stuck += 1
-            if stuck == window:
-                break
-
-
 def _wait(handle: int) -> None:
-    """Horovod's wait, during which exchanges go on, also for handles that are not ours."""
+    """Horovod's wait; for handles that are not ours, without keeping exchanges from going on."""
     operation = _operations.get(handle)
-    start, busy, sends = time.perf_counter(), statistics.busy_seconds, statistics.sends
-    pause = PAUSE
-    while True:
-        with _lock:
-            _go_on()
-            if operation.done if operation else not _pending or native.poll(handle):
-                break
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
     if operation is None:
+        while _progress and not native.poll(handle):
+            time.sleep(LONGEST_PAUSE)
         native.finish(handle)
         return
+    start, busy, sends = time.perf_counter(), statistics.busy_seconds, statistics.sends
+    _progress.wait(operation)
     statistics.wait_seconds += time.perf_counter() - start - (statistics.busy_seconds - busy)
     statistics.late_sends += statistics.sends - sends
     del _operations[handle]
@@ -204,19 +180,13 @@ def _wait(handle: int) -> None:
 
 def _poll(handle: int) -> int:
     operation = _operations.get(handle)
-    with _lock:
-        _go_on()
     return native.original["horovod_torch_poll"](handle) if operation is None else operation.done
 
 
 def _join(*arguments: Any) -> int:
     """Horovod's join, once no exchange is under way: a rank that has joined sends nothing more."""
-    while True:
-        with _lock:
-            _go_on()
-            if not _pending:
-                return native.original["horovod_torch_join"](*arguments)
-        time.sleep(PAUSE)
+    _progress.drain()
+    return native.original["horovod_torch_join"](*arguments)
 
 
 def _reset() -> None:
@@ -224,7 +194,7 @@ def _reset() -> None:
     global _nameless
     with _lock:
         _operations.clear()
-        _pending.clear()
+        _progress.clear()
         _memories.clear()
         _nameless = itertools.count()
         native.original["horovod_torch_reset"]()

@@ -12,6 +12,11 @@ def share_threads() -> None:
     with two ranks on two cores a step of ResNet-50 took 15 times as long.
     """
     threads = torch.get_num_threads()
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    use_threads(threads)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+
+
+def use_threads(threads: int) -> None:
+    """Let the kernels that this Python thread calls use so many threads."""
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))

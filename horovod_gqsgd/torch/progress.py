@@ -1,0 +1,94 @@
+"""The thread that carries exchanges on, so that none waits for the next gradient.
+
+Backward passes leave Python for long: a global norm that arrives meanwhile is answered at once,
+and words are on the wire before the next hook. Kernels release the GIL.
+"""
+
+import threading
+import time
+
+import torch
+
+from horovod_gqsgd.torch.exchange import Operation
+from horovod_gqsgd.torch.threads import use_threads
+
+#: Exchanges looked at that cannot go on before a look ends: Horovod completes them in the order of
+#: their start, as a rule. Every so many looks all of them have their turn.
+WINDOW, EVERY = 8, 16
+#: Seconds between two looks, at first and at most: looking takes time from the threads that are
+#: waited for. Horovod's own cycle is a millisecond.
+PAUSE, LONGEST_PAUSE = 5e-5, 5e-4
+
+
+class Progress:
+    """Exchanges under way, and the thread, which starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Operation, None] = {}  # in the order of their start
+        self._changed = threading.Condition()
+        self._going_on = threading.Lock()  # held while an exchange goes on
+        self._thread: threading.Thread | None = None
+        self._threads = 1
+
+    def add(self, operation: Operation) -> None:
+        """Carry on an exchange that has begun, with as many threads as the caller's torch uses."""
+        with self._changed:
+            self._threads = torch.get_num_threads()
+            self._pending[operation] = None
+            if self._thread is None or not self._thread.is_alive():  # none survives a fork
+                self._thread = threading.Thread(target=self._run, name="gqsgd", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, operation: Operation) -> None:
+        """Block until an exchange is done, or has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: operation.done)
+
+    def drain(self) -> None:
+        """Block until no exchange is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending)
+
+    def __bool__(self) -> bool:
+        """Whether any exchange is under way."""
+        return bool(self._pending)
+
+    def clear(self) -> None:
+        """Forget all exchanges; none goes on after this."""
+        with self._going_on, self._changed:
+            self._pending.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        pause, look = PAUSE, 0
+        with torch.no_grad():
+            while True:
+                with self._changed:
+                    if not self._pending:
+                        self._changed.wait_for(lambda: self._pending)
+                        pause = PAUSE
+                    pending = list(self._pending)
+                    use_threads(self._threads)
+                look += 1
+                moved = self._look(pending, WINDOW if look % EVERY else len(pending))
+                pause = PAUSE if moved else min(2 * pause, LONGEST_PAUSE)
+                time.sleep(pause)
+
+    def _look(self, pending: list[Operation], window: int) -> bool:
+        """Let exchanges go on, until ``window`` of them cannot; returns whether any could."""
+        stuck, moved = 0, False
+        for operation in pending:
+            with self._going_on:
+                if operation not in self._pending:
+                    continue
+                moved |= operation.advance()
+            if operation.done:
+                with self._changed:
+                    self._pending.pop(operation, None)
+                    self._changed.notify_all()
+            else:
+                stuck += 1
+                if stuck == window:
+                    break
+        return moved
