@@ -79,8 +79,8 @@ class Operation:
                     native.finish(self._waiting)
                     self._waiting = next(self._steps)
             except StopIteration:
-                self.done = True
                 self._filled = self._place.event() if self._place else None
+                self.done = True  # last: another thread may be waiting for it
             except Exception as error:  # told to whoever waits for this operation
                 self.error, self.done = translate(self.name, error), True
         return moved
