@@ -120,7 +120,7 @@ class Levels:
     @property
     def share_scale(self) -> np.float32:
         """What makes the smallest level, times 2^24, at least 2^24."""
-        return scale_for(self.smallest_bits.view(np.float32))[()]
+        return scale_for(np.array([self.smallest_bits]).view(np.float32))[0]
 
     def _between(self, scaled: np.ndarray, dither: np.ndarray) -> np.ndarray:
         """Index of one of the two levels around ``scaled``: up with the share of the gap below."""

@@ -157,9 +157,9 @@ def _gaps(lowest, *ends):
     Its width over 2^23, as float bits, and what lifts its end to a multiple of 2^23: the number
     of its place in the octave, the lowest exponent taken off.
     """
-    ends, octave = [0, *map(int, ends), 2**23], len(ends) + 1
-    widths = np.diff(ends).astype(f32) / f32(2**23)
-    lifts = [(place + 1 - lowest * octave) * 2**23 - end for place, end in enumerate(ends[1:])]
+    bounds, octave = [0, *map(int, ends), 2**23], len(ends) + 1
+    widths = np.diff(bounds).astype(f32) / f32(2**23)
+    lifts = [(place + 1 - lowest * octave) * 2**23 - end for place, end in enumerate(bounds[1:])]
     pairs = np.array([widths.view(u32), np.array(lifts).astype(u32)])
     return [u32(value) for value in np.diff(pairs, axis=1, prepend=u32(0)).T.ravel()]
 
