@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from horovod_gqsgd.config import parse_parameter
+from horovod_gqsgd.config import Config, parse_parameter
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,19 +40,28 @@ def compressor(text: str, framework: str = "torch") -> Any:
     GlobalQSGD(levels='linear', bits=6, norm='inf', block=1024, rounding='correlated',
     min_size=1024, seed=0)
     """
-    if text in ("none", "fp16"):
+    found = parse(text)
+    if found is None:
         return getattr(import_module(f"horovod.{framework}").Compression, text)
+    return import_module(f"horovod_gqsgd.{framework}").GlobalQSGD(**found)
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """Parameters of GlobalQSGD, checked; None for a compression of Horovod's own."""
+    if text in ("none", "fp16"):
+        return None
     scheme, colon, rest = text.partition(":")
     if scheme != "gqsgd":
         raise ValueError(f"{text!r}: there are none, fp16, gqsgd and gqsgd:name=value,…")
-    plugin = import_module(f"horovod_gqsgd.{framework}")
-    return plugin.GlobalQSGD(**parameters(rest) if colon else {})
+    found = parameters(rest) if colon else {}
+    Config.from_environment(found)
+    return found
 
 
 def argument(text: str) -> str:
     """``text``, once it is known to be a compression; for argparse, which then tells the error."""
     try:
-        compressor(text)
+        parse(text)
     except (ValueError, NotImplementedError) as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

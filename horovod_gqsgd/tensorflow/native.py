@@ -19,8 +19,8 @@ def elastic() -> bool:
 
 def world(process_set: int) -> tuple[int, int]:
     """Rank in a process set, and its size; read at every step, as elastic jobs change it."""
-    members = _temp_process_set_object(process_set)
-    return members.rank(), members.size()
+    basics = mpi_ops._basics  # those of `process_sets` may be another framework's
+    return basics._process_set_rank(process_set), basics._process_set_size(process_set)
 
 
 class Call(NamedTuple):
@@ -38,8 +38,10 @@ class Call(NamedTuple):
         """Whether the operation is one that can, and this rank has others to talk to."""
         try:
             _rank, n = world(self.process_set)
-        except ValueError:  # no member: Horovod traces the operation all the same
-            return False
+        except ValueError as error:
+            if "not part of" not in str(error):
+                raise
+            return False  # Horovod traces the operation here all the same
         return self.op in (Average, Sum) and (n > 1 or elastic())
 
     def factor(self, n: int) -> float:
