@@ -56,7 +56,6 @@ setup(
             "hypothesis",
             "matplotlib",
             "mypy",
-            "nvidia-cuda-nvdisasm",
             "pre-commit",
             "pytest",
             "rich",

@@ -48,7 +48,7 @@ class DeviceArray:
 def _compiled(kernel: Callable) -> Any:
     from numba import cuda
 
-    return cuda.jit(kernel)
+    return cuda.jit(kernel, lto=False)  # as it is tested: no other optimiser behind it
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,4 +1,4 @@
-"""NVIDIA's assembler and disassembler, from their PyPI packages."""
+"""NVIDIA's assembler, from its PyPI package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 
 ASSEMBLER = ("nvidia-cuda-nvcc-cu12", "ptxas")
-DISASSEMBLER = ("nvidia-cuda-nvdisasm", "nvdisasm")
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,11 @@ def assemble(ptx: str, architecture: str) -> Resources:
         return _resources(_ptxas(ptx, architecture, Path(folder)))
 
 
-def disassemble(ptx: str, architecture: str) -> str:
-    """The machine code of ``ptx``, each instruction with the line of PTX it comes from."""
-    with tempfile.TemporaryDirectory() as folder:
-        _ptxas(ptx, architecture, Path(folder), "--generate-line-info")
-        cubin = str(Path(folder, "kernel.cubin"))
-        return _run(tool(*DISASSEMBLER), "--print-code", "--print-line-info", cubin)
-
-
-def _ptxas(ptx: str, architecture: str, folder: Path, *options: str) -> str:
+def _ptxas(ptx: str, architecture: str, folder: Path) -> str:
     source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
     source.write_text(ptx)
     arguments = [f"--gpu-name=sm_{architecture}", str(source), "--output-file", str(cubin)]
-    return _run(tool(*ASSEMBLER), "--verbose", *options, *arguments)
+    return _run(tool(*ASSEMBLER), "--verbose", *arguments)
 
 
 def _resources(report: str) -> Resources:

@@ -6,7 +6,6 @@ import pytest
 
 from horovod_gqsgd.cuda_kernels import support
 
-
 HERE = Path(__file__).parent
 
 

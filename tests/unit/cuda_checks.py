@@ -69,11 +69,18 @@ def check_header(device: Device, size: int, roll: int) -> None:
     assert same(device.numpy(head), expected)
 
 
+def one_nan(sent: np.ndarray) -> np.ndarray:
+    """Every NaN as one and the same: a GPU's has other bits, and means the same to all ranks."""
+    if sent.dtype == np.int32:
+        return np.minimum(sent, np.float32(np.inf).view(np.int32) + np.int32(1))
+    return np.where(np.isnan(sent), np.nan, sent)
+
+
 def check_norms(device: Device, x: np.ndarray, config: Config) -> None:
     expected = norms.local(x, config.q, config.p, config.block)
     out = device.array(np.zeros_like(expected))
     device.launcher(config, 0, 2).local_norms(device.array(view(x)), out)
-    assert same(device.numpy(out), expected)
+    assert same(one_nan(device.numpy(out)), one_nan(expected))
 
 
 def check_linear(device: Device, x: np.ndarray, config: Config, n: int, rank: int) -> None:
