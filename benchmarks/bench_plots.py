@@ -15,7 +15,8 @@ PHASES = ("norm", "encode", "reduce", "decode")
 
 
 def _models(found: Sequence[Any]) -> dict[str, list[Any]]:
-    return {c.model: [d for d in found if d.model == c.model] for c in found}
+    ordered = sorted(found, key=lambda c: -_megabits(c.rate))
+    return {c.model: [d for d in ordered if d.model == c.model] for c in found}
 
 
 def _megabits(rate: str) -> float:

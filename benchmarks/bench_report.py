@@ -95,8 +95,7 @@ def targets(found: list[Contest]) -> Iterator[Target]:
 
 def break_even(found: list[Contest], name: str) -> str:
     """The rate at which ``name`` is as fast as none, between two that were measured."""
-    ordered = sorted(found, key=_inverse)
-    gains = [(_inverse(contest), 1 - 1 / contest.speedup(name)) for contest in ordered]
+    gains = sorted((_inverse(contest), 1 - 1 / contest.speedup(name)) for contest in found)
     if all(gain > 0 for _, gain in gains):
         return "faster at every rate, unshaped too"
     for (x0, g0), (x1, g1) in itertools.pairwise(gains):
@@ -168,7 +167,7 @@ def write_report(cells: Mapping[str, Any], docs: Path, quick: bool) -> str:
         "turns; MB sent are those of each host's interface per step.",
     ]
     for model in models:
-        of_model = [contest for contest in found if contest.model == model]
+        of_model = sorted((c for c in found if c.model == model), key=_inverse)
         lines += [f"\n## {model}\n", *_step_table(of_model), ""]
         for name in [n for n in of_model[0].results if n in ("gqsgd", EXPONENTIAL)]:
             lines.append(f"Break-even of `{name}` with none: {break_even(of_model, name)}.")
