@@ -15,9 +15,10 @@ What compiler and assembler make of every kernel, on every architecture. Written
 python -m tests.cuda_code
 ```
 
-from {tools}; no GPU is needed. Registers a thread, by architecture; *shared*: bytes of shared memory
-of a block of threads, the most of them; *bytes*: read and written per element of the gradient, with
-8 bits and four ranks. No kernel spills registers or uses local memory on any architecture.
+from {tools}; no GPU is needed. Registers a thread, by architecture; *shared*: bytes of shared
+memory of a block of threads, the most of them; *bytes*: read and written per element of the
+gradient, with 8 bits and four ranks. No kernel spills registers or uses local memory on any
+architecture.
 
 """
 
