@@ -165,7 +165,8 @@ def main() -> int:
     docs = options.docs or ROOT / ("output" if options.quick else "docs")
     done_cells = {cell.key: found[cell.key] for cell in cells if cell.key in found}
     if done_cells:
-        print(write_report(done_cells, docs, options.quick))
+        left = [cell.key for cell in cells if cell.key not in found]
+        print(write_report(done_cells, docs, options.quick, left))
     return 0
 
 

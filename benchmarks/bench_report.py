@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -97,12 +97,12 @@ def break_even(found: list[Contest], name: str) -> str:
     """The rate at which ``name`` is as fast as none, between two that were measured."""
     gains = sorted((_inverse(contest), 1 - 1 / contest.speedup(name)) for contest in found)
     if all(gain > 0 for _, gain in gains):
-        return "faster at every rate, unshaped too"
+        return "faster at every rate measured"
     for (x0, g0), (x1, g1) in itertools.pairwise(gains):
         if g0 <= 0 < g1:
             x = x0 - g0 * (x1 - x0) / (g1 - g0)
             return f"{1e3 / x:,.0f} Mb/s" if x0 else f"above {1e3 / x1:,.0f} Mb/s"
-    return "slower at every rate"
+    return "slower at every rate measured"
 
 
 def _inverse(contest: Contest) -> float:
@@ -153,7 +153,9 @@ def _growth_table(cells: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {hosts.split()[0]} | {millions} | {tensors.split()[0]} | {' | '.join(times)} |"
 
 
-def write_report(cells: Mapping[str, Any], docs: Path, quick: bool) -> str:
+def write_report(
+    cells: Mapping[str, Any], docs: Path, quick: bool, missing: Sequence[str] = ()
+) -> str:
     """Write benchmark.md, its data and its plots; returns the table of targets."""
     found = contests(cells)
     models = list(dict.fromkeys(contest.model for contest in found))
@@ -166,6 +168,8 @@ def write_report(cells: Mapping[str, Any], docs: Path, quick: bool) -> str:
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
         "turns; MB sent are those of each host's interface per step.",
     ]
+    if missing:
+        lines.append(f"\nNot measured yet: {'; '.join(missing)}.")
     for model in models:
         of_model = sorted((c for c in found if c.model == model), key=_inverse)
         lines += [f"\n## {model}\n", *_step_table(of_model), ""]

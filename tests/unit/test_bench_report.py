@@ -66,8 +66,8 @@ def test_the_faster_half_precision_counts_and_unshaped_may_not_lose():
     [
         ({"1gbit": (10, 11), "500mbit": (20, 18)}, "667 Mb/s"),
         ({"none": (10, 12), "1gbit": (20, 16)}, "above 1,000 Mb/s"),
-        ({"none": (10, 9), "1gbit": (20, 16)}, "faster at every rate, unshaped too"),
-        ({"1gbit": (10, 11), "200mbit": (20, 21)}, "slower at every rate"),
+        ({"none": (10, 9), "1gbit": (20, 16)}, "faster at every rate measured"),
+        ({"1gbit": (10, 11), "200mbit": (20, 21)}, "slower at every rate measured"),
     ],
 )
 def test_break_even_lies_where_the_gain_changes_sign(times, expected):
@@ -87,9 +87,11 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
         },
         "growth, 4 hosts, 10 M, 100 tensors": {"command": ["growth.py"], "result": growth},
     }
-    told = write_report({key: {**common, **cell} for key, cell in cells.items()}, tmp_path, False)
+    found = {key: {**common, **cell} for key, cell in cells.items()}
+    told = write_report(found, tmp_path, False, ["resnet50, none"])
     assert "NO   2.73   ≥ 3.5 200 Mb/s: 8-bit, times none" in told
     page = (tmp_path / "benchmark.md").read_text()
+    assert "Not measured yet: resnet50, none." in page
     assert "| `gqsgd` | 22 | 2.73 | 0.25 |" in page
     assert f"| embedding | `{EXPONENTIAL}` | 528 | +16 | 65 |" in page
     assert "| 4 | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
