@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -10,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from .problem import Problem
@@ -32,7 +32,8 @@ def compiler() -> list[str]:
 
 def check_python() -> None:
     """Pip and the C headers of the running interpreter."""
-    if importlib.util.find_spec("pip") is None:
+    # Not importlib.util's: setuptools' hook answers that, with warnings where distutils is in use.
+    if PathFinder.find_spec("pip") is None:
         raise Problem(f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip --upgrade")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if not header.exists():

@@ -51,7 +51,7 @@ def test_keras_benchmark_in_the_style_of_horovod():
     )  # fmt: skip
     for line in ("Model: MobileNetV2", "Iter #1: [gqsgd]", "Total img/sec on 2 CPU(s)"):
         assert line in output
-    sent = re.search(r" x │ +([\d,]+) │", output)
+    sent = re.search(r" x +│ +([\d,]+) +│", output)
     assert sent, output
     assert 3.4e6 < int(sent[1].replace(",", "")) < 4.3e6, "of 13.9 MB"
 

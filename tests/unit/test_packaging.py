@@ -55,9 +55,9 @@ def test_version_and_extras():
 
 def test_environment_is_the_pinned_one():
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
-    found = {
-        d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()
-    }
+    found: dict[str, str] = {}
+    for each in metadata.distributions():  # the first of a name; setuptools brings others
+        found.setdefault(each.metadata["Name"].lower().replace("_", "-"), each.version)
     differ = {
         name: (pin, found[name])
         for name, pin in pins.items()
