@@ -64,6 +64,13 @@ def test_tensorflow_examples_learn(example):
     assert float(accuracy[1]) > 90
 
 
+def test_mixed_precision_example_learns():
+    output = run(*HOROVODRUN, sys.executable, "examples/pytorch_amp.py")
+    accuracy = re.search(r"accuracy ([\d.]+)%, loss scale 4096", output)
+    assert accuracy, output
+    assert float(accuracy[1]) > 90
+
+
 def test_keras_parity_ends_with_a_table():
     output = run(
         *HOROVODRUN, sys.executable, "benchmarks/keras_parity.py", "--seeds", "1",
