@@ -2,8 +2,7 @@
 
 Two ways to the same bits. Where all levels of a stage are powers of two from 2^-20 up, the int64
 sum is an int32 sum shifted by twenty bits, and shifts make its terms, eight to a vector. All
-other levels come from a table, which holds the sums of all pairs of codes: half the lookups, and
-the part of it that gradients use stays in the first cache.
+other levels come from a table, which holds the sums of all pairs of codes: half the lookups.
 """
 
 import functools
@@ -80,7 +79,7 @@ def _pair(a, b, pairs, bits):
 
 @serial
 def _wide_add(pairs, others, sums, table):
-    """Four pairs come in one load, because loads are what limits this loop."""
+    """Four pairs come in one load: this loop does little else than load."""
     pairs, others = pairs.view(np.uint64), others.view(np.uint64)
     for group in range(pairs.size):
         for k in range(4):
