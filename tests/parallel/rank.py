@@ -42,7 +42,7 @@ class RankPlugin:
         self.rank, self.size = rank_and_size()
         self.log = (folder / f"rank{self.rank}.log").open("a", buffering=1)
         self.record: dict = {"pid": os.getpid(), "tests": None, "failed": {}, "skipped": {}}
-        self.record.update(running=None, finished=False, ended_job=False)
+        self.record.update(running=None, finished=False, ended_job=False, left=False)
         self.save()
 
     def save(self) -> None:
@@ -125,6 +125,12 @@ class RankPlugin:
         self.record["finished"] = True
         self.save()
 
+    def leave(self) -> int:
+        """The exit status, once pytest has cleaned up."""
+        self.record["left"] = True
+        self.save()
+        return 0 if self.record["finished"] else 3
+
 
 def main(folder: Path, limit: float, arguments: list[str]) -> int:
     """Run pytest as this rank; returns the exit status."""
@@ -133,8 +139,10 @@ def main(folder: Path, limit: float, arguments: list[str]) -> int:
     os.dup2(plugin.log.fileno(), 2)
     # A rank that is ended because of another one tells where it was.
     faulthandler.register(signal.SIGTERM, file=plugin.log, all_threads=True, chain=True)
-    pytest.main(["--capture=tee-sys", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
-    return 0 if plugin.record["finished"] else 3
+    # In folders of their own, ranks do not clean up each other's files.
+    own = ["--basetemp", str(folder / f"rank{plugin.rank}.tmp")]
+    pytest.main(["--capture=tee-sys", "-p", "no:cacheprovider", *own, *arguments], plugins=[plugin])
+    return plugin.leave()
 
 
 if __name__ == "__main__":

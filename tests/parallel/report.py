@@ -120,8 +120,8 @@ class Report:
             parts += [
                 f"---- rank {n}\n{tail(self.folder / f'rank{n}.log')}"
                 for n, rank in enumerate(self.ranks)
-                if rank and (not rank["finished"] or not self.tests)
-            ][:1]
+                if rank and (not rank["finished"] or not rank["left"] or not self.tests)
+            ]
             parts.append(f"---- launcher\n{tail(self.folder / 'launcher.log')}")
         end = "ran into the job's time limit" if self.status is None else f"status {self.status}"
         return "\n\n".join([*parts, f"launcher: {end}; logs: {self.folder}"])

@@ -49,6 +49,12 @@ def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
     assert no_rank_left(report)
 
 
+def test_failure_after_the_last_test_is_shown(tmp_path):
+    report = run("test_one_rank_fails_at_exit", tmp_path)
+    assert "1 passed" in report.summary()
+    assert "rank 1 cannot clean up" in report.details()
+
+
 def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
     report = run("test_one_rank_hangs", tmp_path, limit=5)
     assert report.seconds < START + 5
