@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numba
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 #: Elements that one task of a parallel kernel handles; below SERIAL elements threads do not pay.
 CHUNK = 65_536
@@ -29,20 +30,30 @@ def _digest() -> bytes:
 _STAMP = _digest()
 
 
-class _Stamped:
-    def get_source_stamp(self) -> bytes:
-        return _STAMP
+class _Files(IndexDataCacheFile):
+    """A file per signature, named by all that the code in it depends on.
 
+    Numba's own numbers them and keeps an index. Ranks that compile at the same time take the same
+    number for different signatures, and then run each other's code.
+    """
 
-class _CacheImpl(CompileResultCacheImpl):
-    _locator_classes = [  # noqa: RUF012
-        type(locator.__name__, (_Stamped, locator), {})
-        for locator in CompileResultCacheImpl._locator_classes
-    ]
+    def save(self, key, data):
+        self._save_data(self._name(key), data)
+
+    def load(self, key):
+        with contextlib.suppress(FileNotFoundError):
+            return self._load_data(self._name(key))
+        return None
+
+    def _name(self, key: Any) -> str:
+        digest = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode())
+        return f"{Path(self._index_name).stem}.{digest.hexdigest()[:32]}.nbc"
 
 
 class _KernelCache(FunctionCache):
-    _impl_class = _CacheImpl
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, _STAMP)
 
 
 def _compile(function, **options):

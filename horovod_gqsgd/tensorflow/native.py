@@ -61,8 +61,15 @@ class Call(NamedTuple):
         return self.name or "HorovodAllreduce"
 
     def first(self, tensor: Any, op: int) -> Any:
-        """Allreduce under the call's own name, as a rank that does not compress would do."""
-        return self._run(mpi_ops._allreduce, tensor, name=self.name, op=op)
+        """Allreduce under the call's own name, as a rank that does not compress would do.
+
+        In a group, member for member: Horovod tells ranks that differ, where they would wait for
+        one another otherwise.
+        """
+        if self.members is None:
+            return self._run(mpi_ops._allreduce, tensor, name=self.name, op=op)
+        group = [tensor, *[tf.zeros(1, tensor.dtype)] * (self.members - 1)]
+        return self._run(mpi_ops._grouped_allreduce, group, name=self.name, op=op)[0]
 
     def later(self, operation: Any, place: int, *arguments: Any, **options: Any) -> Any:
         """The collective in the given ``place`` after the first.

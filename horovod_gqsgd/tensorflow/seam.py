@@ -97,7 +97,9 @@ def _dispatch(tensors: Sequence[Any], call: Call) -> list[Any]:
         exchanged = _exchange([plain[i] for i in chosen], tensors[chosen[0]].config, call)
         results |= zip(chosen, exchanged, strict=True)
     if rest:
-        results |= zip(rest, call.uncompressed([plain[i] for i in rest]), strict=True)
+        # last: what a rank sends in vain, as ranks that disagree would, keeps a graph from ending
+        with tf.control_dependencies([*results.values()]):
+            results |= zip(rest, call.uncompressed([plain[i] for i in rest]), strict=True)
     return [results[i] for i in range(len(tensors))]
 
 

@@ -76,14 +76,24 @@ class Bucket:
         with statistics.time("norm"):
             self.begin(config.fingerprint(*self.context.values()), vector.split(self.counts))
 
-        # The first collective goes under the tensor's own name: a rank that does not compress
-        # meets Horovod's complaint there, rather than wait for ever.
         statistics.allreduce("norm", self.head.nbytes + sums.nbytes, codec.n)
-        handles = [native.allreduce(self.head, call.name, Max, call.process_set)]
+        handles = [self.announce()]
         if not by_max:
             handles.append(native.allreduce(sums, f"{call.name}.gq.norm", Sum, call.process_set))
         yield from handles
         yield from self.join(vector.split(self.counts))
+
+    def announce(self) -> int:
+        """Start the first collective as a rank that does not compress would.
+
+        Under the name of the tensor or, member for member, of the group: Horovod tells such ranks
+        that they differ, where they would wait for one another otherwise.
+        """
+        call = self.call
+        if call.members is None:
+            return native.allreduce(self.head, call.name, Max, call.process_set)
+        others = self.buffer("others", call.members - 1, torch.int32)[:, None].unbind()
+        return native.grouped_allreduce([self.head, *others], call.name, Max, call.process_set)
 
     def begin(self, fingerprint: int, parts: Sequence[torch.Tensor]) -> None:
         """Write the header, and this rank's norms into ``parts``."""

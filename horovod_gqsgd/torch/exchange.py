@@ -29,6 +29,7 @@ class Call(NamedTuple):
     prescale: float
     postscale: float
     process_set: int
+    members: int | None = None  # of a group
 
     def factor(self, n: int) -> float:
         """What the mean is multiplied by at decode."""
@@ -94,15 +95,20 @@ class Operation:
 
 
 def uncompressed(
-    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], names: list[str], call: Call
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], call: Call
 ) -> Steps:
     """As without us, also for bfloat16 and for layouts that Horovod refuses."""
     work = [_summable(tensor, output) for tensor, output in zip(tensors, outputs, strict=True)]
     scale = (call.prescale, call.postscale, call.divisor)
-    yield from [
-        native.allreduce(tensor, name, call.op, call.process_set, *scale)
-        for tensor, name in zip(work, names, strict=True)
-    ]
+    if call.members == len(work):
+        yield native.grouped_allreduce(work, call.name, call.op, call.process_set, *scale)
+    else:
+        group = call.members is not None  # and others of it are compressed
+        names = [f"{call.name}.gq.plain.{i}" for i in range(len(work))] if group else [call.name]
+        yield from [
+            native.allreduce(tensor, name, call.op, call.process_set, *scale)
+            for tensor, name in zip(work, names, strict=True)
+        ]
     for output, tensor in zip(outputs, work, strict=True):
         if tensor.data_ptr() != output.data_ptr():
             output.copy_(tensor)

@@ -1,6 +1,6 @@
 """Horovod's own native functions, as they were before `seam` put others in front of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,20 @@ def allreduce(
     """Start an allreduce in place; returns Horovod's handle."""
     start = function("allreduce", tensor)
     return start(tensor, tensor, divisor, name.encode(), op, prescale, postscale, process_set)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    op: int,
+    process_set: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    divisor: int = 1,
+) -> int:
+    """Start an allreduce of a group in place; returns Horovod's handle."""
+    group, start = list(tensors), function("grouped_allreduce", tensors[0])
+    return start(group, group, divisor, name.encode(), op, prescale, postscale, process_set)
 
 
 def allgather(tensor: torch.Tensor, output: torch.Tensor, name: str, process_set: int) -> int:

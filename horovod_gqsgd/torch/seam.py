@@ -88,16 +88,17 @@ def _unmarked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _allreduce(tensor: Gradient, output: torch.Tensor, *arguments: Any) -> int:
-    return _dispatch([tensor], [output], *arguments)
+    return _dispatch([tensor], [output], None, *arguments)
 
 
 def _grouped_allreduce(tensors: Sequence, outputs: Sequence, *arguments: Any) -> int:
-    return _dispatch(tensors, outputs, *arguments)
+    return _dispatch(tensors, outputs, len(tensors), *arguments)
 
 
 def _dispatch(
     tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
+    members: int | None,
     divisor: int,
     name: bytes | str,
     op: int,
@@ -107,7 +108,7 @@ def _dispatch(
 ) -> int:
     with _lock:
         text = name.decode() if isinstance(name, bytes) else name
-        call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set)
+        call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set, members)
         kept = bool(text)  # the buffers of a nameless call would never be used again
         memory = _memories.setdefault((process_set, text), Memory()) if kept else Memory()
         place = device.of([_unmarked(tensor) for tensor in tensors])
@@ -137,27 +138,14 @@ def _route(
         ]
     rest = [i for i in range(len(tensors)) if i not in set(exchange)]
     plain = [_unmarked(tensor) for tensor in tensors]
-    streams: list[Steps] = []
     if exchange:
         config = tensors[exchange[0]].config  # type: ignore[attr-defined]
         chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
         scheme = linear if config.levels == "linear" else exponential
-        streams.append(scheme(*chosen, config, call, memory, place))
-    if rest:
-        # a lone tensor under its own name, as a rank that does not compress would send it
-        single = len(tensors) == 1
-        names = [call.name] if single else [f"{call.name}.gq.plain.{i}" for i in rest]
+        yield from scheme(*chosen, config, call, memory, place)
+    if rest:  # last: what a rank sends in vain, as ranks that disagree would, stays in Horovod
         chosen = [plain[i] for i in rest], [outputs[i] for i in rest]
-        streams.append(uncompressed(*chosen, names, call))
-    return _together(streams)
-
-
-def _together(streams: list[Steps]) -> Steps:
-    """Start all exchanges, then see each to its end."""
-    started = [next(stream) for stream in streams]
-    for handle, stream in zip(started, streams, strict=True):
-        yield handle
-        yield from stream
+        yield from uncompressed(*chosen, call)
 
 
 def _wait(handle: int) -> None:

@@ -311,6 +311,19 @@ def test_compiled_code_is_cached_and_follows_its_sources(tmp_path, monkeypatch):
     assert run(edited + textwrap.dedent(CACHE_HITS), **environ).strip() == "0"
 
 
+def test_ranks_that_compile_at_once_never_get_each_others_code(tmp_path):
+    """As both see the folder before either has written; stale files, too, stay out of the way."""
+    first, second = (jit._Files(tmp_path, "kernel-1.py311", b"stamp") for _ in range(2))
+    edited = jit._Files(tmp_path, "kernel-1.py311", b"another stamp")
+    first.save(("float32",), "for float32")
+    second.save(("float64",), "for float64")
+    for files in (first, second):
+        assert files.load(("float32",)) == "for float32"
+        assert files.load(("float64",)) == "for float64"
+        assert files.load(("int16",)) is None
+    assert edited.load(("float32",)) is None
+
+
 def test_stamp_covers_every_kernel_file(monkeypatch, tmp_path):
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("1")

@@ -375,10 +375,15 @@ def test_many_tensors_that_disagree_end_everywhere(hvd, norm):
     assert same(hvd.allreduce(tf.ones(9)), tf.ones(9))
 
 
-def test_a_rank_that_does_not_compress(hvd, traced):
-    compression = GlobalQSGD if hvd.rank() else hvd.Compression.none
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("case", ["none", "min_size"])
+def test_a_rank_that_does_not_compress(hvd, traced, case, grouped):
+    other = hvd.Compression.none if case == "none" else GlobalQSGD(min_size=10**6)
+    options = {"name": f"refuse.{case}", "compression": GlobalQSGD if hvd.rank() else other}
+    reduce = hvd.grouped_allreduce if grouped else hvd.allreduce
+    mine = [tf.ones(3), tf.ones(2048), tf.ones(4096)] if grouped else tf.ones(2048)
     with pytest.raises(ERRORS, match="Mismatched data types"):
-        traced(lambda x: hvd.allreduce(x, name="plain", compression=compression))(tf.ones(2048))
+        traced(lambda x: reduce(x, **options))(mine)
     assert same(hvd.allreduce(tf.ones(9)), tf.ones(9))
 
 

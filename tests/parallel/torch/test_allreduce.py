@@ -318,11 +318,17 @@ def test_too_few_bits_for_the_world(hvd):
             hvd.allreduce(torch.ones(2000), name="bits", compression=GlobalQSGD(bits=3))
 
 
-def test_join(hvd):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_join(hvd, grouped):
     """A rank that has run out of data contributes zeros, and the mean is over all ranks."""
     batches = 3 if hvd.rank() == 0 else 1
     for batch in range(batches):
-        result = hvd.allreduce(torch.full((2048,), 1.0), name="join", compression=GlobalQSGD)
+        options = {"name": f"join.{grouped}", "compression": GlobalQSGD}
+        if grouped:
+            mine = [torch.ones(2048), torch.ones(4096), torch.ones(3)]
+            result, *_others = hvd.grouped_allreduce(mine, **options)
+        else:
+            result = hvd.allreduce(torch.ones(2048), **options)
         present = 1 if batch else hvd.size()
         assert torch.allclose(result, torch.full((2048,), present / hvd.size()), atol=0.02)
     hvd.join()
@@ -357,12 +363,13 @@ def test_ranks_with_different_versions_are_told(hvd, monkeypatch):
         hvd.allreduce(torch.ones(2048), name="versions", compression=GlobalQSGD)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("case", ["none", "min_size"])
-def test_a_rank_that_does_not_compress_is_an_error_everywhere(hvd, case):
+def test_a_rank_that_does_not_compress_is_an_error_everywhere(hvd, case, grouped):
     other = hvd.Compression.none if case == "none" else GlobalQSGD(min_size=10**6)
+    options = {"name": f"refuse.{case}", "compression": GlobalQSGD if hvd.rank() else other}
+    reduce = hvd.grouped_allreduce if grouped else hvd.allreduce
+    mine = [torch.ones(3), torch.ones(2048), torch.ones(4096)] if grouped else torch.ones(2048)
     with pytest.raises((ValueError, hvd.mpi_ops.HorovodInternalError), match="Mismatched"):
-        hvd.allreduce(
-            torch.ones(2048), name=f"refuse.{case}",
-            compression=other if hvd.rank() == 0 else GlobalQSGD,
-        )  # fmt: skip
+        reduce(mine, **options)
     assert hvd.allreduce(torch.ones(5), name=f"after.{case}").sum() == 5
