@@ -12,7 +12,11 @@ from horovod_gqsgd.dither import Dither
 
 @dataclass(frozen=True)
 class Codec:
-    """A configuration as ``rank`` of ``n`` workers uses it; flat contiguous arrays in and out."""
+    """A configuration as ``rank`` of ``n`` workers uses it; flat contiguous arrays in and out.
+
+    With ``start`` and ``stop``, `encode` and `decode` do those elements of a tensor alone, as
+    `sections` divides it.
+    """
 
     config: Config
     rank: int
@@ -39,39 +43,64 @@ class Codec:
 class LinearCodec(Codec):
     """Linear levels: digits in int32 words, summed by an ordinary allreduce."""
 
-    def word_count(self, size: int) -> int:
+    def length(self, size: int) -> int:
         """Words of a tensor with ``size`` elements."""
         return lanes.word_count(size, self.config.bits)
 
-    def encode(self, x: np.ndarray, norm: np.ndarray, words: np.ndarray, dither: Dither) -> None:
+    def encode(
+        self,
+        x: np.ndarray,
+        norm: np.ndarray,
+        words: np.ndarray,
+        dither: Dither,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         """Quantise ``x`` into int32 ``words``, to be summed over the ranks."""
         from horovod_gqsgd.kernels import linear
 
         config = self.config
         scheme = (dither, config.rounding, self.rank, self.n)
-        linear.encode(x, norm, config.block, config.bits, words, *scheme)
+        linear.encode(x, norm, config.block, config.bits, words, *scheme, start, stop)
 
-    def decode(self, words: np.ndarray, norm: np.ndarray, out: np.ndarray, factor: float) -> None:
+    def decode(
+        self,
+        words: np.ndarray,
+        norm: np.ndarray,
+        out: np.ndarray,
+        factor: float,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         """The mean times ``factor`` from summed ``words``."""
         from horovod_gqsgd.kernels import linear
 
-        linear.decode(words, norm, self.config.block, self.config.bits, out, self.n, factor)
+        config, scheme = self.config, (self.n, factor)
+        linear.decode(words, norm, config.block, config.bits, out, *scheme, start, stop)
 
 
 class ExponentialCodec(Codec):
     """Exponential levels: packed codes, combined by a registered reduction."""
 
-    def code_bytes(self, size: int) -> int:
+    def length(self, size: int) -> int:
         """Packed codes of a tensor with ``size`` elements: whole groups of ``bits`` bytes."""
         return shards.group_count(size) * self.config.bits
 
-    def encode(self, x: np.ndarray, norm: np.ndarray, packed: np.ndarray, dither: Dither) -> None:
+    def encode(
+        self,
+        x: np.ndarray,
+        norm: np.ndarray,
+        packed: np.ndarray,
+        dither: Dither,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         """Quantise ``x`` into ``packed`` codes, uint8."""
         from horovod_gqsgd.kernels import exponential
 
         config = self.config
         scheme = (dither, config.rounding, self.rank, self.n)
-        exponential.encode(x, norm, config.block, config.code, packed, *scheme)
+        exponential.encode(x, norm, config.block, config.code, packed, *scheme, start, stop)
 
     def reduce(
         self,
@@ -94,8 +123,17 @@ class ExponentialCodec(Codec):
             where = (packed[part], piece.elements, dithers[piece.tensor], piece.start)
             reduce.reduce(config.reducer, rows[:, part], config.code, *where)
 
-    def decode(self, packed: np.ndarray, norm: np.ndarray, out: np.ndarray, factor: float) -> None:
+    def decode(
+        self,
+        packed: np.ndarray,
+        norm: np.ndarray,
+        out: np.ndarray,
+        factor: float,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         """The mean times ``factor`` from reduced codes."""
         from horovod_gqsgd.kernels import exponential
 
-        exponential.decode(packed, norm, self.config.block, self.config.code, out, factor)
+        config = self.config
+        exponential.decode(packed, norm, config.block, config.code, out, factor, start, stop)

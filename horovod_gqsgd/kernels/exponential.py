@@ -28,11 +28,18 @@ def encode(
     rounding: str,
     rank: int,
     n: int,
+    start: int = 0,
+    stop: int | None = None,
 ) -> None:
-    """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``packed`` codes."""
+    """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``packed`` codes.
+
+    With ``start``, a multiple of eight, and ``stop`` only those elements.
+    """
     kind, keys = plan(dither, rounding, rank, n, x.size)
-    run = _encode_serial if x.size < SERIAL else _encode_parallel
-    run(view(x), norms, block or max(x.size, 1), packed, base_of(levels), keys, kind)
+    stop = x.size if stop is None else stop
+    run = _encode_serial if stop - start < SERIAL else _encode_parallel
+    part = (norms, block or max(x.size, 1), packed, start, stop)
+    run(view(x), *part, base_of(levels), keys, kind)
 
 
 def decode(
@@ -42,10 +49,14 @@ def decode(
     levels: Levels,
     out: np.ndarray,
     factor: float = 1.0,
+    start: int = 0,
+    stop: int | None = None,
 ) -> None:
     """Turn ``packed`` codes into ``level·factor·norm``, in ``out``."""
-    run = _decode_serial if out.size < SERIAL else _decode_parallel
-    run(packed, norms, block or max(out.size, 1), view(out), base_of(levels), f32(factor))
+    stop = out.size if stop is None else stop
+    run = _decode_serial if stop - start < SERIAL else _decode_parallel
+    part = (norms, block or max(out.size, 1), view(out), start, stop)
+    run(packed, *part, base_of(levels), f32(factor))
 
 
 @serial
@@ -166,24 +177,24 @@ def _decode_range(packed, start, stop, norms, block, out, factor, base):
 
 
 @serial
-def _encode_serial(x, norms, block, packed, base, keys, kind):
-    _encode_range(x, 0, x.size, norms, block, packed, base, keys, kind)
+def _encode_serial(x, norms, block, packed, start, stop, base, keys, kind):
+    _encode_range(x, start, stop, norms, block, packed, base, keys, kind)
 
 
 @parallel
-def _encode_parallel(x, norms, block, packed, base, keys, kind):
-    for task in prange(0, -(-x.size // CHUNK)):
-        stop = min(x.size, (task + 1) * CHUNK)
-        _encode_range(x, task * CHUNK, stop, norms, block, packed, base, keys, kind)
+def _encode_parallel(x, norms, block, packed, start, stop, base, keys, kind):
+    for task in prange(0, -(-(stop - start) // CHUNK)):
+        low = start + task * CHUNK
+        _encode_range(x, low, min(stop, low + CHUNK), norms, block, packed, base, keys, kind)
 
 
 @serial
-def _decode_serial(packed, norms, block, out, base, factor):
-    _decode_range(packed, 0, out.size, norms, block, out, factor, base)
+def _decode_serial(packed, norms, block, out, start, stop, base, factor):
+    _decode_range(packed, start, stop, norms, block, out, factor, base)
 
 
 @parallel
-def _decode_parallel(packed, norms, block, out, base, factor):
-    for task in prange(0, -(-out.size // CHUNK)):
-        stop = min(out.size, (task + 1) * CHUNK)
-        _decode_range(packed, task * CHUNK, stop, norms, block, out, factor, base)
+def _decode_parallel(packed, norms, block, out, start, stop, base, factor):
+    for task in prange(0, -(-(stop - start) // CHUNK)):
+        low = start + task * CHUNK
+        _decode_range(packed, low, min(stop, low + CHUNK), norms, block, out, factor, base)

@@ -37,14 +37,21 @@ def encode(
     rounding: str,
     rank: int,
     n: int,
+    start: int = 0,
+    stop: int | None = None,
 ) -> None:
-    """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``words`` (int32)."""
+    """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``words`` (int32).
+
+    With ``start`` and ``stop`` only those elements, in whole tiles.
+    """
     s = level_count(bits, n)
     fraction = fraction_bits(s)
     kind, keys = plan(dither, rounding, rank, n, x.size)
-    run = _encode_serial if x.size < SERIAL else _encode_parallel
+    stop = x.size if stop is None else stop
+    run = _encode_serial if stop - start < SERIAL else _encode_parallel
     scheme = (bits, LANES[bits], i32(s << fraction), u32(fraction))
-    run(view(x), norms, block or max(x.size, 1), words, *scheme, keys, kind)
+    tiles = _tiles(start, stop, bits)
+    run(view(x), norms, block or max(x.size, 1), words, *tiles, *scheme, keys, kind)
 
 
 def decode(
@@ -55,13 +62,23 @@ def decode(
     out: np.ndarray,
     n: int,
     factor: float = 1.0,
+    start: int = 0,
+    stop: int | None = None,
 ) -> None:
     """Turn the summed ``words`` of n ranks into their mean times ``factor``, in ``out``."""
     limit = level_count(bits, n) * n
     offset = sum(limit << bits * lane for lane in range(LANES[bits])) & 0xFFFFFFFF
-    run = _decode_serial if out.size < SERIAL else _decode_parallel
+    stop = out.size if stop is None else stop
+    run = _decode_serial if stop - start < SERIAL else _decode_parallel
     scheme = (bits, LANES[bits], u32(offset), i32(limit), f32(factor))
-    run(words, norms, block or max(out.size, 1), view(out), *scheme)
+    tiles = _tiles(start, stop, bits)
+    run(words, norms, block or max(out.size, 1), view(out), *tiles, *scheme)
+
+
+def _tiles(start: int, stop: int, bits: int) -> tuple[int, int]:
+    """The tiles that hold the elements from ``start``, where one begins, to ``stop``."""
+    size = RUN * LANES[bits]
+    return start // size, -(-stop // size)
 
 
 @serial
@@ -151,17 +168,16 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
 
 
 @serial
-def _encode_serial(x, norms, block, words, bits, count, limit, fraction, keys, kind):
-    for tile in range(-(-words.size // RUN)):
+def _encode_serial(x, norms, block, words, low, high, bits, count, limit, fraction, keys, kind):
+    for tile in range(low, high):
         _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind)
 
 
 @parallel
-def _encode_parallel(x, norms, block, words, bits, count, limit, fraction, keys, kind):
-    tiles = -(-words.size // RUN)
+def _encode_parallel(x, norms, block, words, low, high, bits, count, limit, fraction, keys, kind):
     group = max(1, CHUNK // (count * RUN))
-    for task in prange(0, -(-tiles // group)):
-        for tile in range(task * group, min(tiles, (task + 1) * group)):
+    for task in prange(0, -(-(high - low) // group)):
+        for tile in range(low + task * group, min(high, low + (task + 1) * group)):
             _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind)
 
 
@@ -243,15 +259,14 @@ def _decode_tile(words, norms, block, out, tile, bits, count, offset, limit, fac
 
 
 @serial
-def _decode_serial(words, norms, block, out, bits, count, offset, limit, factor):
-    for tile in range(-(-words.size // RUN)):
+def _decode_serial(words, norms, block, out, low, high, bits, count, offset, limit, factor):
+    for tile in range(low, high):
         _decode_tile(words, norms, block, out, tile, bits, count, offset, limit, factor)
 
 
 @parallel
-def _decode_parallel(words, norms, block, out, bits, count, offset, limit, factor):
-    tiles = -(-words.size // RUN)
+def _decode_parallel(words, norms, block, out, low, high, bits, count, offset, limit, factor):
     group = max(1, CHUNK // (count * RUN))
-    for task in prange(0, -(-tiles // group)):
-        for tile in range(task * group, min(tiles, (task + 1) * group)):
+    for task in prange(0, -(-(high - low) // group)):
+        for tile in range(low + task * group, min(high, low + (task + 1) * group)):
             _decode_tile(words, norms, block, out, tile, bits, count, offset, limit, factor)

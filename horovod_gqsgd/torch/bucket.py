@@ -1,16 +1,17 @@
 """The tensors of one call on the host: prepared, agreed upon, encoded and decoded together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from horovod.torch.mpi_ops import Max, Sum
 
-from horovod_gqsgd import agreement
+from horovod_gqsgd import agreement, sections
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.device import Cuda
@@ -31,6 +32,7 @@ class Bucket:
     """
 
     host = torch.device("cpu")
+    most = sections.ELEMENTS  # that travel in one collective
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Bucket:
     ) -> None:
         self.codec, self.call, self.memory, self.outputs = codec, call, memory, outputs
         self.sizes = [tensor.numel() for tensor in tensors]
+        self.lengths = [codec.length(size) for size in self.sizes]
         self.norms: list[Any] = []
         self.dithers: list[Dither] = []
         single = len(tensors) == 1
@@ -131,31 +134,38 @@ class Bucket:
         yield native.allgather(mine[None], everyone, name, self.call.process_set)
         raise agreement.explain(self.call.name, everyone.numpy())
 
-    def encode(self, parts: Sequence[torch.Tensor]) -> None:
-        """Quantise every tensor into its part."""
+    def sections(self, what: str, whole: bool = False) -> Iterator[tuple[Section, str]]:
+        """The parts in which words or codes travel, with names for their collectives."""
+        most = sections.WHOLE if whole else self.most
+        found = sections.cut(self.sizes, self.codec.length, most)
+        for i, section in enumerate(found):
+            yield section, f"{self.call.name}.gq.{what}{f'.{i}' if len(found) > 1 else ''}"
+
+    def encode(self, buffer: torch.Tensor, section: Section) -> None:
+        """Quantise the elements of a section into their place in ``buffer``."""
+        outs = arrays(buffer.split(self.lengths))
         with statistics.time("encode"):
-            for encoded in zip(
-                arrays(self.sources), self.norms, arrays(parts), self.dithers, strict=True
-            ):
-                self.codec.encode(*encoded)
+            for i, *elements in section.parts:
+                scheme = (self.norms[i], outs[i], self.dithers[i])
+                self.codec.encode(native.array(self.sources[i]), *scheme, *elements)
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
         assert isinstance(self.codec, ExponentialCodec)
         self.codec.reduce(rows.numpy(), reduced.numpy(), self.sizes, low, self.dithers)
 
-    def decode(self, parts: Sequence[torch.Tensor]) -> None:
-        """Fill the outputs from what has become of the parts."""
-        factor = self.call.factor(self.codec.n)
+    def decode(self, buffer: torch.Tensor, section: Section) -> None:
+        """Fill the outputs of a section from what has become of its place in ``buffer``."""
+        factor, parts = self.call.factor(self.codec.n), arrays(buffer.split(self.lengths))
         with statistics.time("decode"):
-            for output, source, part, norm in zip(
-                self.outputs, self.sources, arrays(parts), self.norms, strict=True
-            ):
+            for i, start, stop in section.parts:
                 # straight into the output if its layout allows
+                output = self.outputs[i]
                 straight = output.is_contiguous() and output.device == self.host
-                target = output if straight else source
-                self.codec.decode(part, norm, native.array(target), factor)
-                if target is not output:
+                target = output if straight else self.sources[i]
+                out = native.array(target)
+                self.codec.decode(parts[i], self.norms[i], out, factor, start, stop)
+                if target is not output and stop == self.sizes[i]:
                     output.copy_(target.view(output.shape))
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from horovod_gqsgd import shards
+from horovod_gqsgd import sections, shards
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
+from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch.bucket import Bucket
 from horovod_gqsgd.torch.device import Cuda
@@ -37,6 +38,8 @@ def _nodes(n: int, device: torch.device) -> torch.Tensor:
 
 class CudaBucket(Bucket):
     """A bucket whose tensors are on one GPU."""
+
+    most = sections.WHOLE  # kernels are fast there
 
     def __init__(
         self,
@@ -82,13 +85,13 @@ class CudaBucket(Bucket):
         yield self.copied
         yield from self.check(self.memory.buffers["notice"].numpy())
 
-    def encode(self, parts: Sequence[torch.Tensor]) -> None:
-        """Quantise every tensor into its part."""
+    def encode(self, buffer: torch.Tensor, _section: Section) -> None:
+        """Quantise every tensor into its place in ``buffer``; there is one section."""
         linear = isinstance(self.codec, LinearCodec)
         run = self.launcher.encode_linear if linear else self.launcher.encode_exponential
         with statistics.time("encode"):
             for source, norms, keys, part in zip(
-                self.sources, self.norms, self.keys, parts, strict=True
+                self.sources, self.norms, self.keys, buffer.split(self.lengths), strict=True
             ):
                 run(self.device.array(source), norms, keys, self.device.array(part))
 
@@ -139,11 +142,12 @@ class CudaBucket(Bucket):
             )
         self.launcher.pack(device.array(result.contiguous()), device.array(part))
 
-    def decode(self, parts: Sequence[torch.Tensor]) -> None:
-        """Fill the outputs from what has become of the parts."""
+    def decode(self, buffer: torch.Tensor, _section: Section) -> None:
+        """Fill the outputs from what has become of ``buffer``."""
         linear = isinstance(self.codec, LinearCodec)
         run = self.launcher.decode_linear if linear else self.launcher.decode_exponential
         factor = self.call.factor(self.codec.n)
+        parts = buffer.split(self.lengths)
         with statistics.time("decode"):
             for output, part, norms in zip(self.outputs, parts, self.norms, strict=True):
                 straight = output.is_contiguous() and output.device == self.host

@@ -4,9 +4,11 @@ Nobody blocks on the way. `Operation` goes on with an exchange whenever the hand
 has completed; the thread of `progress` calls it.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -92,6 +94,26 @@ class Operation:
             raise self.error
         if self._place:
             self._place.await_here(self._filled)
+
+
+def overlapped(streams: Iterable[Steps]) -> Steps:
+    """Exchanges of the same kind, two at a time: one's kernels run while the other's bytes travel.
+
+    More than two Horovod would fuse, and deliver together.
+    """
+    rest = iter(streams)
+    waiting = deque((next(stream), stream) for stream in islice(rest, 2))
+    while waiting:
+        handle, stream = waiting.popleft()
+        yield handle
+        try:
+            for following in chain([stream], rest):
+                with suppress(StopIteration):
+                    waiting.append((next(following), following))
+                    break
+        except Exception:
+            yield from [handle for handle, _stream in waiting]  # ranks fail together: let them end
+            raise
 
 
 def uncompressed(

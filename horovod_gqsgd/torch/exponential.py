@@ -14,11 +14,12 @@ from horovod_gqsgd import shards
 from horovod_gqsgd.agreement import ReductionError
 from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.bucket import Bucket, make_bucket
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Memory, Steps
+from horovod_gqsgd.torch.exchange import Call, Memory, Steps, overlapped
 
 
 def exponential(
@@ -34,63 +35,76 @@ def exponential(
     bucket = make_bucket(tensors, outputs, codec, call, memory, place)
     yield from bucket.agree(roll=True)
 
-    lengths = [codec.code_bytes(size) for size in bucket.sizes]
-    codes = bucket.buffer("codes", sum(lengths), torch.uint8).view(-1, config.bits)
-    bucket.encode(codes.view(-1).split(lengths))
-    yield from bucket.settle()  # these collectives are not for ranks that have joined
-    small = shards.gathers(len(codes), config.bits, codec.n)
-    reduced = yield from (_gather if small else _scatter)(bucket, codec, codes)
-    bucket.decode(reduced.split(lengths))
+    codes = bucket.buffer("codes", sum(bucket.lengths), torch.uint8)
+    small = shards.gathers(len(codes) // config.bits, config.bits, codec.n)
+    # Gathered codes have been sent when they are reduced: the result takes their place.
+    reduced = codes if small else bucket.buffer("reduced", len(codes), torch.uint8)
+    way = _gather if small else _scatter
+    yield from overlapped(
+        _section(bucket, codes, reduced, section, way(bucket, codes, reduced, section, name))
+        for section, name in bucket.sections("codes", whole=small)
+    )
 
 
-def _gather(bucket: Bucket, codec: ExponentialCodec, codes: torch.Tensor) -> Steps:
+def _section(
+    bucket: Bucket, codes: torch.Tensor, reduced: torch.Tensor, section: Section, exchange: Steps
+) -> Steps:
+    """Encode, exchange and decode a part of the codes."""
+    bucket.encode(codes, section)
+    yield from bucket.settle()  # what follows is not for ranks that have joined
+    yield from exchange
+    bucket.decode(reduced, section)
+
+
+def _gather(
+    bucket: Bucket, codes: torch.Tensor, reduced: torch.Tensor, section: Section, name: str
+) -> Steps:
     """All codes to all ranks; each reduces all of them."""
-    call = bucket.call
-    everyone = bucket.buffer("everyone", codec.n * codes.numel(), torch.uint8)
-    statistics.allgather("code", codes.nbytes, codec.n)
+    bits, n, where = bucket.codec.config.bits, bucket.codec.n, slice(section.low, section.high)
+    everyone = bucket.buffer(f"everyone {section.low}", n * codes[where].numel(), torch.uint8)
+    statistics.allgather("code", codes[where].nbytes, n)
     statistics.sends += 1
-    yield native.allgather(codes, everyone, f"{call.name}.gq.codes", call.process_set)
-    reduced = codes.view(-1)  # its bytes have been sent
-    _reduce(bucket, codec, everyone, reduced, 0)
-    return reduced
+    rows = codes[where].view(-1, bits)
+    yield native.allgather(rows, everyone, name, bucket.call.process_set)
+    _reduce(bucket, everyone, reduced[where], section.low // bits)
 
 
-def _scatter(bucket: Bucket, codec: ExponentialCodec, codes: torch.Tensor) -> Steps:
+def _scatter(
+    bucket: Bucket, codes: torch.Tensor, reduced: torch.Tensor, section: Section, name: str
+) -> Steps:
     """Shards to their owners; each reduces its own, and all gather the results."""
-    call = bucket.call
-    bounds = shards.bounds(len(codes), codec.n)
+    call, codec, bits = bucket.call, bucket.codec, bucket.codec.config.bits
+    rows = codes[section.low : section.high].view(-1, bits)
+    bounds = shards.bounds(len(rows), codec.n)
     low, high = bounds[codec.rank], bounds[codec.rank + 1]
-    share, splits = codes[low:high].numel(), torch.tensor(bounds, dtype=torch.int32).diff()
-    shard = bucket.buffer("shard", codec.n * share, torch.uint8)
-    statistics.alltoall("code", codes.nbytes, share)
+    share, splits = rows[low:high].numel(), torch.tensor(bounds, dtype=torch.int32).diff()
+    shard = bucket.buffer(f"shard {section.low}", codec.n * share, torch.uint8)
+    statistics.alltoall("code", rows.nbytes, share)
     statistics.sends += 1
-    yield native.alltoall(codes, splits, shard, f"{call.name}.gq.codes", call.process_set)
+    yield native.alltoall(rows, splits, shard, name, call.process_set)
 
-    mine = bucket.buffer("mine", share, torch.uint8).view(-1, codes.shape[1])
+    mine = bucket.buffer(f"mine {section.low}", share, torch.uint8)
     failure = None
     try:
-        _reduce(bucket, codec, shard, mine.view(-1), low)
+        _reduce(bucket, shard, mine, section.low // bits + low)
     except ReductionError as error:
         # The others wait for this shard: its absence tells them that there will be none.
         failure, mine = error, mine[:0]
-    everything = bucket.buffer("everything", codes.numel(), torch.uint8)
+    result = reduced[section.low : section.high].view(-1, bits)
     statistics.allgather("code", mine.nbytes, codec.n)
     statistics.sends += 1
-    yield native.allgather(mine, everything, f"{call.name}.gq.reduced", call.process_set)
+    yield native.allgather(mine.view(-1, bits), result, f"{name}.reduced", call.process_set)
     if failure:
         raise failure
-    if len(everything) < len(codes):
+    if len(result) < len(rows):
         raise ReductionError(call.name, codec.config.reducer.name)
-    return everything.view(-1)
 
 
-def _reduce(
-    bucket: Bucket, codec: ExponentialCodec, rows: torch.Tensor, reduced: torch.Tensor, low: int
-) -> None:
+def _reduce(bucket: Bucket, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
     """Combine the groups from ``low`` on, as the ranks sent them one after the other."""
     try:
         with statistics.time("reduce"):
-            bucket.reduce(rows.view(codec.n, -1), reduced, low)
+            bucket.reduce(rows.view(bucket.codec.n, -1), reduced, low)
     except Exception as error:
-        name = codec.config.reducer.name
+        name = bucket.codec.config.reducer.name
         raise ReductionError(bucket.call.name, name, error) from error

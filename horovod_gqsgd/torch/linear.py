@@ -7,11 +7,12 @@ from horovod.torch.mpi_ops import Sum
 
 from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
-from horovod_gqsgd.torch.bucket import make_bucket
+from horovod_gqsgd.torch.bucket import Bucket, make_bucket
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Memory, Steps
+from horovod_gqsgd.torch.exchange import Call, Memory, Steps, overlapped
 
 
 def linear(
@@ -22,19 +23,23 @@ def linear(
     memory: Memory,
     place: Cuda | None,
 ) -> Steps:
-    """Norms by one allreduce, words by another, for one tensor or for a whole group."""
+    """Norms by one allreduce, words by another, or by several if they are many."""
     codec = LinearCodec(config, *native.world(call.process_set))
     bucket = make_bucket(tensors, outputs, codec, call, memory, place)
     yield from bucket.agree()
 
-    lengths = [codec.word_count(size) for size in bucket.sizes]
-    words = bucket.buffer("words", sum(lengths), torch.int32)
-    parts = words.split(lengths)
-    bucket.encode(parts)
+    words = bucket.buffer("words", sum(bucket.lengths), torch.int32)
+    sections = bucket.sections("words")
+    yield from overlapped(_section(bucket, words, section, name) for section, name in sections)
+
+
+def _section(bucket: Bucket, words: torch.Tensor, section: Section, name: str) -> Steps:
+    """Encode, sum and decode a part of the words."""
+    bucket.encode(words, section)
+    part = words[section.low : section.high]
     statistics.sends += 1
-    statistics.allreduce("word", words.nbytes, codec.n)
-    summed = native.allreduce(words, f"{call.name}.gq.words", Sum, call.process_set)
+    statistics.allreduce("word", part.nbytes, bucket.codec.n)
+    summed = native.allreduce(part, name, Sum, bucket.call.process_set)
     yield from bucket.settle()
     yield summed
-
-    bucket.decode(parts)
+    bucket.decode(words, section)

@@ -56,7 +56,7 @@ def test_linear_bucket_gives_the_specified_means(norm):
 
 
 def bucket_words(size):
-    return LinearCodec(Config(), 0, 3).word_count(size)
+    return LinearCodec(Config(), 0, 3).length(size)
 
 
 def test_exponential_bucket_misses_a_rank_that_has_joined():

@@ -9,7 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd import exponential, lanes, linear, norms, sections
+from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither, hash32
 from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import exponential as fast_exponential
@@ -232,6 +234,37 @@ def test_reduce_refuses_a_wrong_result():
     wrong = Reduction("wrong", lambda codes, levels, dither: codes)
     with pytest.raises(ValueError, match=r"'wrong' returned uint8\[2, 9\] .*return uint8\[9\]"):
         check_reduce(wrong, Levels(8, 1), 2, 9)
+
+
+@pytest.mark.parametrize("block", [128, None])
+@pytest.mark.parametrize("bits", [3, 4, 5, 6, 8, 10, 16])
+def test_sections_make_the_whole(bits, block):
+    """Encoded and decoded section by section, a tensor is what it is in one go."""
+    size, n = 2 * sections.ELEMENTS // 9 + 70_001, 3
+    x = sample(size)
+    norm = max_norms(x, block)
+    codecs: list[LinearCodec | ExponentialCodec] = [
+        LinearCodec(Config(bits=bits, block=block), 1, n)
+    ]
+    if bits <= 8:
+        codecs += [ExponentialCodec(Config(levels="exponential", bits=bits, block=block), 1, n)]
+    for codec in codecs:
+        dtype = np.int32 if isinstance(codec, LinearCodec) else np.uint8
+        whole, apart = (np.empty(codec.length(size), dtype) for _ in range(2))
+        outs = np.empty((2, size), np.float32)
+        codec.encode(x, norm, whole, DITHER)
+        codec.decode(whole, norm, outs[0], 1.0)
+        cuts = sections.cut([size], codec.length, sections.ELEMENTS // 9)
+        assert [section.low for section in cuts[1:]] == [section.high for section in cuts[:-1]]
+        for section in cuts:
+            [(_tensor, start, stop)] = section.parts
+            codec.encode(x, norm, apart, DITHER, start, stop)
+            part = np.zeros_like(apart)
+            part[section.low : section.high] = apart[section.low : section.high]
+            codec.decode(part, norm, outs[1], 1.0, start, stop)
+        assert len(cuts) == 3
+        assert same(whole, apart)
+        assert same(*outs)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from horovod_gqsgd import reductions, shards
+from horovod_gqsgd import reductions, sections, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.torch import (
     DisagreementError,
@@ -345,9 +345,10 @@ def resnet50():
 
 
 def alltoalls(n, bits=8):
-    """By the limit on the codes of all ranks together."""
-    groups = [shards.group_count(int(np.prod(shape))) for shape in resnet50()]
-    return sum(not shards.gathers(count, bits, n) for count in groups)
+    """By the limit on the codes of all ranks together, and the size of a section."""
+    sizes = [int(np.prod(shape)) for shape in resnet50()]
+    scattered = [s for s in sizes if not shards.gathers(shards.group_count(s), bits, n)]
+    return sum(len(sections.cut([size], int)) for size in scattered)
 
 
 @pytest.mark.limit(120)
