@@ -56,6 +56,7 @@ setup(
             "hypothesis",
             "matplotlib",
             "mypy",
+            "nvidia-cuda-nvdisasm",
             "pre-commit",
             "pytest",
             "rich",

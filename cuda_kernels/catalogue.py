@@ -25,19 +25,11 @@ f32, f64 = types.float32, types.float64
 
 
 class Kernel(NamedTuple):
-    """A kernel for one set of argument types.
-
-    ``elements`` are those a thread handles in one turn of its innermost loop; ``bytes`` are read
-    and written per element, with 8 bits and four ranks where it depends on them; ``float64`` tells
-    why it computes in float64, where it does.
-    """
+    """A kernel for one set of argument types; ``float64``: why it computes so, where it does."""
 
     name: str
     function: Callable
     signature: tuple
-    threads: int
-    elements: int
-    bytes: float
     float64: str = ""
 
 
@@ -50,82 +42,77 @@ SUMS = "the order and precision of the sums are part of the scheme"
 
 
 def _norms() -> Iterator[Kernel]:
-    threads = norm.THREADS
     for dtype, item in ITEMS.items():
-        size, why = item.bitwidth / 8, IS_FLOAT64 if dtype == "float64" else ""
+        why = IS_FLOAT64 if dtype == "float64" else ""
         signature: tuple = (_array(item), _array(i32), i64, i64)
-        yield Kernel(f"norm.maximum {dtype}", norm.maximum(), signature, threads, 4, size, why)
+        yield Kernel(f"norm.maximum {dtype}", norm.maximum(), signature, why)
         signature = (_array(item), _array(f64), i64)
         for order in (1, 2):
             name = f"norm.total {order} {dtype}"
-            yield Kernel(name, norm.total(order), signature, threads, 1, size, SUMS)
+            yield Kernel(name, norm.total(order), signature, SUMS)
     for q, p in itertools.product((1, 2, "inf"), (1, 2, "inf")):
         if (q, p) != ("inf", "inf"):  # those maxima go straight into the exchanged vector
             source, target = (i32 if q == "inf" else f64), (i32 if p == "inf" else f64)
             signature = (_array(source), _array(target), i64)
-            size = (source.bitwidth + target.bitwidth) / 8 / 1024
             function = norm.contribution(q, p)
             name = f"norm.contribution {q} {p}"
-            yield Kernel(name, function, signature, threads, 1, size, SUMS)
+            yield Kernel(name, function, signature, SUMS)
 
 
 def _prepare() -> Iterator[Kernel]:
-    threads = prepare.THREADS
     signature: tuple = (_array(i32), i32, i32, i32, i64)
-    yield Kernel("prepare.header", prepare.header(), signature, threads, 1, 4 / 1024)
+    yield Kernel("prepare.header", prepare.header(), signature)
     for p in (1, 2, "inf"):
         item = i32 if p == "inf" else f64
         signature = (_array(item), _array(i32), _array(f32), _array(u32), u32, u32, u32, u32, u32)
-        size = (item.bitwidth / 8 + 4) / 1024
         why = "" if p == "inf" else SUMS
         name = f"prepare.prepare {p}"
-        yield Kernel(name, prepare.prepare(p), signature, threads, 1, size, why)
+        yield Kernel(name, prepare.prepare(p), signature, why)
 
 
 def _linear() -> Iterator[Kernel]:
-    threads = linear.THREADS
     for dtype, item in ITEMS.items():
-        size, why = item.bitwidth / 8 + 1, IS_FLOAT64 if dtype == "float64" else ""
+        why = IS_FLOAT64 if dtype == "float64" else ""
         for rounding in DRAWS:
             signature: tuple = (_array(item), _array(f32), _array(u32), _array(i32))
             signature += (i64, i64, u32, i64, i32, u32, u32, u32, u32)
             name, function = f"linear.encode {rounding} {dtype}", linear.encode(rounding)
-            yield Kernel(name, function, signature, threads, 4, size, why)
+            yield Kernel(name, function, signature, why)
         signature = (_array(i32), _array(f32), _array(item), i64, i64, u32, i64, u32, i32, f32)
         name = f"linear.decode {dtype}"
-        yield Kernel(name, linear.decode(), signature, threads, 4, size, why)
+        yield Kernel(name, linear.decode(), signature, why)
 
 
 def _exponential() -> Iterator[Kernel]:
-    threads, levels = exponential.THREADS, (i64, i32, u32, f32)
+    levels = (i64, i32, u32, f32)
     for octave in (1, 2, 4):
         for dtype, item in ITEMS.items():
-            size, why = item.bitwidth / 8 + 1, IS_FLOAT64 if dtype == "float64" else ""
+            why = IS_FLOAT64 if dtype == "float64" else ""
             for rounding in DRAWS:
                 signature: tuple = (_array(item), _array(f32), _array(u32), _array(u8), i64, i64)
                 signature += (*levels, u32, u32, u32)
                 name = f"exponential.encode {octave} {rounding} {dtype}"
                 function = exponential.encode(octave, rounding)
-                yield Kernel(name, function, signature, threads, 4, size, why)
+                yield Kernel(name, function, signature, why)
             signature = (_array(u8), _array(f32), _array(item), i64, i64, i64, i32, f32)
             name, function = f"exponential.decode {octave} {dtype}", exponential.decode(octave)
-            yield Kernel(name, function, signature, threads, 4, size, why)
+            yield Kernel(name, function, signature, why)
 
 
 def _reduce() -> Iterator[Kernel]:
-    threads, where = reduce.THREADS, (i64, i64, i64, i64, i64)
+    where = (i64, i64, i64, i64, i64)
     for octave in (1, 2, 4):
         signature: tuple = (_array(u8), _array(u8), _array(u32), *where, f32, i32, u32, f32)
         function = reduce.exact(octave)
-        yield Kernel(f"reduce.exact {octave}", function, signature, threads, 4, 5)
+        yield Kernel(f"reduce.exact {octave}", function, signature)
         signature = (_array(u8), _array(u8), _array(u32), _array(i32), *where, i32, u32, f32)
         function = reduce.pairwise(octave)
-        yield Kernel(f"reduce.pairwise {octave}", function, signature, threads, 1, 5)
+        yield Kernel(f"reduce.pairwise {octave}", function, signature)
     signature = (_array(u32), _array(u32), i64)
-    yield Kernel("reduce.dither", reduce.dither(), signature, threads, 1, 4)
+    yield Kernel("reduce.dither", reduce.dither(), signature)
     signature = (_array(u8), _array(u8), i64)
-    yield Kernel("groups.unpack", groups.unpack(), signature, threads, 8, 2)
-    yield Kernel("groups.pack", groups.pack(), signature, threads, 8, 2)
+    yield Kernel("groups.unpack", groups.unpack(), signature)
+    yield Kernel("groups.pack", groups.pack(), signature)
 
 
 def kernels() -> list[Kernel]:

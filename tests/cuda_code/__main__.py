@@ -11,9 +11,8 @@ from tests.cuda_code.programs import ROOT, catalogue, make
 def main() -> int:
     """Compile what is missing, write the page."""
     make(catalogue())
-    page = ROOT / "docs" / "cuda-kernels.md"
-    page.write_text(report.page())
-    print(page.relative_to(ROOT))
+    report.PAGE.write_text(report.page())
+    print(report.PAGE.relative_to(ROOT))
     return 0
 
 

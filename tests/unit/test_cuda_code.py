@@ -15,9 +15,10 @@ from horovod_gqsgd.config import Config
 from horovod_gqsgd.cuda_kernels import launch
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.linear import LANES
-from tests.cuda_code import programs
+from tests.cuda_code import programs, report
 from tests.cuda_code.cases import check
 from tests.cuda_code.device import FarEnd, Interpreter
+from tests.cuda_code.machine_code import instructions
 from tests.cuda_code.programs import ARCHITECTURES, catalogue, covering, program
 from tests.ptx import Schedule, Window
 from tests.unit import cuda_checks as checks
@@ -26,6 +27,9 @@ from tests.unit.test_kernels import DTYPES, of_type, same, sample
 #: One architecture for each program that the compiler makes of a kernel.
 PROGRAMS = ("80", "100")
 SIZES = {"80": (0, 1, 1001, 8192), "100": (4099,)}
+#: Those whose instructions are counted here; all of them are in the page.
+COUNTED = ("linear.encode binary float32", "linear.decode float16", "exponential.encode 4 binary "
+    "float32", "reduce.exact 4")  # fmt: skip
 each_kernel = pytest.mark.parametrize("name", covering())
 each_program = pytest.mark.parametrize("architecture", PROGRAMS)
 
@@ -60,6 +64,32 @@ def test_architectures_share_their_programs(name):
     assert set(text.values()) == {text[a] for a in PROGRAMS}
     for architecture in ARCHITECTURES:
         assert f".target sm_{architecture}\n" in program(name).ptx[architecture]
+
+
+def test_the_page_tells_what_the_compiler_made():
+    page = report.PAGE.read_text()
+    assert re.findall(r"^\| `(.+?)` ", page, re.M) == list(catalogue())
+    for name in covering():
+        assert f"\n{report.resources(name)} " in page
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_page_tells_what_kernels_execute(name):
+    """For more: ``python -m tests.cuda_code`` writes the same page again."""
+    assert f"\n{report.row(name)}\n" in report.PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_machine_code_stores_as_often_as_ptx(name):
+    """Nobody moves or duplicates a store: it tells whether executions are counted right."""
+    device = Interpreter("80")
+    check(name, device, 20_000)
+    machine = device.seen[name]
+    each = zip(machine.function.instructions, machine.issued, strict=True)
+    stores = sum(int(n) for i, n in each if i.name == "st" and "global" in i.modifiers)
+    for architecture in ("80", "90"):
+        code = instructions(program(name).ptx[architecture], architecture, machine.issued)
+        assert sum(n for i, n in code.items() if i.startswith("STG")) == stores > 0
 
 
 def test_the_public_compiler_gives_the_same():
