@@ -41,6 +41,8 @@ class Bucket:
         factor: float,
     ) -> None:
         self.codec, self.name, self.sizes, self.factor = codec, name, sizes, factor
+        single = len(sizes) == 1
+        self.names = [name if single else f"{name}.{i}" for i in range(len(sizes))]
         self.counts = [codec.norm_count(size) for size in sizes]
         self.by_max = codec.config.p == "inf"
         self.start = HEADER + (codec.n if isinstance(codec, ExponentialCodec) else 0)
@@ -76,9 +78,7 @@ class Bucket:
             agreement.check_roll(head[HEADER : self.start], self.name)
         norms = codec.join_norms(head[self.start :] if self.by_max else sums)
         _agreed, step = agreement.read_header(head)
-        single = len(self.sizes) == 1
-        names = [self.name if single else f"{self.name}.{i}" for i in range(len(self.sizes))]
-        dithers = [Dither(config.seed, step, name) for name in names]
+        dithers = [Dither(config.seed, step, name) for name in self.names]
         return Agreed(step, split(norms, self.counts), dithers)
 
     def encode(

@@ -6,7 +6,7 @@ TensorFlow runs the stages of different gradients in any order, while Horovod's 
 under way.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,18 @@ class Exchange:
         # The world size is an input for a reason: without one that TensorFlow cannot know before,
         # it would run the stage once for a constant gradient, and never again.
         size = mpi_ops.size_op(self.call.process_set)
-        head, sums = stage(self.norm, [size, *tensors], [tf.int32, tf.float64])
+        head, sums = self.stage(self.norm, [size, *tensors], [tf.int32, tf.float64])
         head = self.call.first(head, Max)
         if tf.executing_eagerly() and not agreement.read_header(head.numpy())[0]:
             self.disagree(sizes)
         if self.config.p != "inf":
-            [sums] = stage(self.announce, [head, sums, sizes], [tf.float64])
+            [sums] = self.stage(self.announce, [head, sums, sizes], [tf.float64])
             sums = self.call.later(mpi_ops._allreduce, 1, sums, op=Sum)
         return head, sums
+
+    def stage(self, function: Callable, inputs: Sequence[Any], dtypes: Sequence[tf.DType]) -> Any:
+        """A method below as a node of the graph."""
+        return stage(function, inputs, dtypes)
 
     def disagree(self, sizes: Iterable[int]) -> None:
         """Tell one another what one has, and raise what differs."""

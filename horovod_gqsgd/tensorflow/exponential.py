@@ -18,7 +18,7 @@ from horovod_gqsgd.bucket import Bucket, split
 from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow.exchange import Exchange
-from horovod_gqsgd.tensorflow.stage import choose, flat, stage
+from horovod_gqsgd.tensorflow.stage import choose, flat
 from horovod_gqsgd.tensorflow.worker import on_worker
 
 
@@ -38,17 +38,21 @@ class Exponential(Exchange):
 
     def gather(self, common: list[Any], tensors: Sequence[Any]) -> list[Any]:
         """All codes to all ranks; each reduces all of them."""
-        codes, _splits = stage(self.encode_to_gather, [*common, *tensors], [tf.uint8, tf.int32])
+        codes, _splits = self.stage(
+            self.encode_to_gather, [*common, *tensors], [tf.uint8, tf.int32]
+        )
         everyone = self.call.later(mpi_ops.allgather, self.place, codes)
-        return stage(self.reduce_all, [*common, everyone], self.dtypes)
+        return self.stage(self.reduce_all, [*common, everyone], self.dtypes)
 
     def scatter(self, common: list[Any], tensors: Sequence[Any]) -> list[Any]:
         """Shards to their owners; each reduces its own, and all gather the results."""
-        codes, splits = stage(self.encode_to_scatter, [*common, *tensors], [tf.uint8, tf.int32])
+        codes, splits = self.stage(
+            self.encode_to_scatter, [*common, *tensors], [tf.uint8, tf.int32]
+        )
         shard, _splits = self.call.later(mpi_ops.alltoall, self.place, codes, splits)
-        [mine] = stage(self.reduce_shard, [*common, shard], [tf.uint8])
+        [mine] = self.stage(self.reduce_shard, [*common, shard], [tf.uint8])
         everything = self.call.later(mpi_ops.allgather, self.place + 1, mine)
-        return stage(self.decode, [*common, everything], self.dtypes)
+        return self.stage(self.decode, [*common, everything], self.dtypes)
 
     def encode_to_gather(self, *arguments: np.ndarray) -> list[np.ndarray]:
         """Gradients to codes, or a description in their place."""

@@ -13,7 +13,7 @@ from horovod_gqsgd.bucket import Bucket, split
 from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow.exchange import Exchange
-from horovod_gqsgd.tensorflow.stage import flat, stage
+from horovod_gqsgd.tensorflow.stage import flat
 from horovod_gqsgd.tensorflow.worker import on_worker
 
 
@@ -25,9 +25,9 @@ class Linear(Exchange):
     def run(self, tensors: Sequence[Any], sizes: Any) -> list[Any]:
         """The graph; flat tensors come back."""
         head, sums = self.agree(tensors, sizes)
-        [words] = stage(self.encode, [head, sums, *tensors], [tf.int32])
+        [words] = self.stage(self.encode, [head, sums, *tensors], [tf.int32])
         words = self.call.later(mpi_ops._allreduce, self.place, words, op=Sum)
-        return stage(self.decode, [head, sums, sizes, words], self.dtypes)
+        return self.stage(self.decode, [head, sums, sizes, words], self.dtypes)
 
     @on_worker
     def encode(

@@ -18,7 +18,7 @@ from horovod.tensorflow.mpi_ops import Sum, _normalize_name, global_process_set
 from tensorflow.python.ops import control_flow_util
 
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.tensorflow import native
+from horovod_gqsgd.tensorflow import device, native
 from horovod_gqsgd.tensorflow.compressor import Gradient
 from horovod_gqsgd.tensorflow.exponential import Exponential
 from horovod_gqsgd.tensorflow.linear import Linear
@@ -142,14 +142,22 @@ def _exchange(tensors: list[Any], config: Config, call: Call) -> list[Any]:
     return exchange(*tensors)
 
 
+def _scheme(config: Config) -> type[Linear] | type[Exponential]:
+    """On GPUs with kernels for the levels; exponential ones go through the host."""
+    if config.levels == "linear" and device.available():
+        from horovod_gqsgd.tensorflow.cuda import CudaLinear
+
+        return CudaLinear
+    return Linear if config.levels == "linear" else Exponential
+
+
 def _compressed(tensors: Sequence[Any], config: Config, call: Call) -> list[Any]:
     """Through a scheme, and back in shape."""
     config.check_world(native.world(call.process_set)[1])
     counts = [tensor.shape.num_elements() for tensor in tensors]
     known = None not in counts
     sizes = np.array(counts) if known else tf.stack([tf.size(t, tf.int64) for t in tensors])
-    scheme = Linear if config.levels == "linear" else Exponential
-    exchange = scheme(config, call, [tensor.dtype for tensor in tensors])
+    exchange = _scheme(config)(config, call, [tensor.dtype for tensor in tensors])
     results = [
         tf.reshape(result, tensor.shape if known else tf.shape(tensor))
         for tensor, result in zip(tensors, exchange.run(tensors, sizes), strict=True)

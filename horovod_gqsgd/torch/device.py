@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from horovod_gqsgd.cuda_kernels import support
+from horovod_gqsgd.cuda_kernels.driver import array_at, compiled
 
 #: How kernels see a gradient type that NumPy or Numba lack: as the integers of its bits.
 SEEN_AS: dict[torch.dtype, Any] = {
@@ -44,22 +45,6 @@ class DeviceArray:
         }
 
 
-@functools.cache
-def _compiled(kernel: Callable) -> Any:
-    from numba import cuda
-
-    return cuda.jit(kernel, lto=False)  # as it is tested: no other optimiser behind it
-
-
-@functools.lru_cache(maxsize=8192)
-def _numba_array(pointer: int, size: int, dtype: np.dtype, device: int) -> Any:  # noqa: ARG001
-    """Numba's view of device memory; it owns nothing, and is used only while its owner lives."""
-    from numba.cuda.api import from_cuda_array_interface
-
-    described = {"shape": (size,), "typestr": dtype.str, "data": (pointer, False), "version": 3}
-    return from_cuda_array_interface(described)
-
-
 class Cuda:
     """The device and the stream that a gradient is on when its exchange begins.
 
@@ -88,12 +73,12 @@ class Cuda:
         from numba import cuda
 
         stream = cuda.external_stream(self.stream.cuda_stream)
-        _compiled(kernel)[blocks, threads, stream](*map(self._argument, arguments))
+        compiled(kernel)[blocks, threads, stream](*map(self._argument, arguments))
 
     def _argument(self, given: Any) -> Any:
         if not isinstance(given, DeviceArray):
             return given
-        return _numba_array(given.tensor.data_ptr(), given.size, given.dtype, self.device.index)
+        return array_at(given.tensor.data_ptr(), given.size, given.dtype, self.device.index)
 
     def array(self, tensor: torch.Tensor) -> Any:
         """A contiguous tensor as kernels take it."""

@@ -13,7 +13,10 @@ JOBS = [
     for launcher, np in (("gloo", 4), ("mpi", 3), ("gloo", 5))
 ]
 # The device path of the adapters, with the kernels in Numba's CUDA simulator.
-JOBS += [pytest.param("cuda", "gloo", 2, (), id="cuda-gloo-2")]
+JOBS += [
+    pytest.param(folder, "gloo", 2, (), id=f"{folder}-gloo-2")
+    for folder in ("cuda", "cuda_tensorflow")
+]
 
 
 @pytest.mark.parallel
@@ -22,7 +25,7 @@ def test_job(framework, launcher, np, options, tmp_path, capsys, monkeypatch):
     reason = missing(launcher)
     if reason:
         pytest.skip(reason)
-    if framework == "cuda":
+    if framework.startswith("cuda"):
         monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     report = Job(np, (f"tests/parallel/{framework}", *options), launcher).run(tmp_path)
     with capsys.disabled():
