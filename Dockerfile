@@ -18,6 +18,7 @@ RUN apt-get update; \
     apt-get install -y --no-install-recommends cmake g++ libopenmpi-dev make openmpi-bin; \
     command -v python3.11 \
       || apt-get install -y --no-install-recommends python3.11-dev python3.11-venv; \
+    apt-get clean; \
     rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY constraints.txt ./
@@ -34,15 +35,18 @@ RUN pip install setuptools wheel; \
 COPY scripts/build_horovod.py scripts/
 COPY scripts/horovod_build/ scripts/horovod_build/
 ARG HOROVOD_GPU_OPERATIONS
-# Wheels in a folder mounted here at build time are used again.
+# Wheels are kept in /root/.cache/horovod-wheels: mount a folder there to use them again.
 RUN python scripts/build_horovod.py --torch --tensorflow --mpi yes
 COPY setup.py pyproject.toml README.md LICENSE ./
 COPY cuda_kernels/ cuda_kernels/
 COPY horovod_gqsgd/ horovod_gqsgd/
 ARG EXTRAS
+# What is removed serves compilers and the frameworks' own developers.
 # hadolint ignore=DL3013
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheel .; \
-    pip install "$(echo /tmp/wheel/*.whl)${EXTRAS:+[${EXTRAS}]}" matplotlib rich scikit-learn
+    pip install "$(echo /tmp/wheel/*.whl)${EXTRAS:+[${EXTRAS}]}" matplotlib rich scikit-learn; \
+    for unused in tensorflow/include torch/include torch/test; do \
+      rm -r "/opt/venv/lib/python3.11/site-packages/${unused}"; done
 
 
 FROM ${RUNTIME} AS runtime
@@ -53,6 +57,7 @@ RUN export DEBIAN_FRONTEND=noninteractive; \
     apt-get install -y --no-install-recommends \
       libgomp1 openmpi-bin openssh-client openssh-server tini; \
     command -v python3.11 || apt-get install -y --no-install-recommends python3.11; \
+    apt-get clean; \
     rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*; \
     useradd --create-home --uid 1000 --shell /bin/bash horovod; \
     install -d -o horovod /keys /output

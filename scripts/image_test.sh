@@ -30,6 +30,7 @@ trap clean EXIT
 debian() {  # a base with nothing but Debian in it
     buildah inspect --type image "$1" >/dev/null 2>&1 && return
     debootstrap --variant=minbase --include=ca-certificates bookworm "$made/debian" >/dev/null
+    rm -f "$made"/debian/var/cache/apt/archives/*.deb
     container=$(buildah from scratch)
     containers+=("$container")
     buildah add -q "$container" "$made/debian" / >/dev/null
@@ -45,7 +46,7 @@ build() {  # stage, name
 }
 
 inside() {  # a command by the way of the image's entry point
-    buildah run --uts host "$1" -- tini -- entrypoint "${@:2}"
+    buildah run --uts host --env TINI_SUBREAPER=1 "$1" -- tini -- entrypoint "${@:2}"
 }
 
 step "base"

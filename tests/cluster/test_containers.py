@@ -20,7 +20,11 @@ from tests.parallel.job import ROOT, missing
 pytestmark = pytest.mark.parallel
 
 IMAGE = [f"--root={root}"] if (root := os.environ.get("IMAGE_ROOT")) else []
-WHERE = "import horovod.torch as h, socket; h.init(); print('at', socket.gethostname(), h.size())"
+WHERE = """
+import socket, horovod.torch as hvd
+hvd.init()
+print(f"at {socket.gethostname()} {hvd.size()}")
+"""
 
 
 @pytest.fixture(autouse=True)
