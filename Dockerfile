@@ -62,9 +62,10 @@ RUN export DEBIAN_FRONTEND=noninteractive; \
     useradd --create-home --uid 1000 --shell /bin/bash horovod; \
     install -d -o horovod /keys /output
 COPY --from=build /opt/venv /opt/venv
-COPY docker/ssh_config /etc/ssh/ssh_config.d/horovod.conf
-COPY docker/sshd_config /etc/ssh/sshd_horovod
-COPY docker/entrypoint docker/health /usr/local/bin/
+# Modes whatever the checkout's: ssh refuses a configuration that a group may write.
+COPY --chmod=644 docker/ssh_config /etc/ssh/ssh_config.d/horovod.conf
+COPY --chmod=644 docker/sshd_config /etc/ssh/sshd_horovod
+COPY --chmod=755 docker/entrypoint docker/health /usr/local/bin/
 COPY examples/ /home/horovod/examples/
 COPY benchmarks/ /home/horovod/benchmarks/
 # Open MPI may not read another process's memory in a container, and need not try.
