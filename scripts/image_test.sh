@@ -9,11 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 skip() { echo "image-test is skipped: $*"; exit 0; }
+need() { command -v "$1" >/dev/null || skip "no $1: apt-get install $1 (Debian, Ubuntu)"; }
 [ "$(id -u)" = 0 ] || skip "it needs root, for debootstrap and for chroot; try sudo"
-for tool in buildah ${BASE:-debootstrap}; do
-    [ "$tool" = "${BASE:-}" ] || command -v "$tool" >/dev/null ||
-        skip "$tool is not on PATH: apt-get install $tool (Debian, Ubuntu)"
-done
+need buildah
+[ -n "${BASE:-}" ] || need debootstrap
 
 export BUILDAH_ISOLATION=chroot
 PYTHON=${PYTHON:-$PWD/.venv/bin/python}
