@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test ptest test-gpu bench bench-quick lint format wheel clean
+.PHONY: help setup demo test ptest test-gpu image-test bench bench-quick lint format wheel clean
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
 RUN := .venv/bin/python
@@ -32,16 +32,20 @@ ptest: setup  ## parallel tests: `make ptest NP=2 T="tests/parallel/torch/test_x
 test-gpu: setup  ## tests and speed on a real GPU; writes output/gpu-report.md to send back
 	$(RUN) -m tests.gpu
 
+image-test: setup  ## build the Docker image with buildah, no engine needed, and run it (root; long)
+	@scripts/image_test.sh
+
 bench: setup  ## compare compressors on virtual hosts, into docs/ (root; long, goes on after a stop)
 	@$(RUN) benchmarks/bench.py
 
 bench-quick: setup  ## the headline of that, into output/, in at most ten minutes
 	@$(RUN) benchmarks/bench.py --quick
 
-lint: setup  ## ruff check, ruff format --check, mypy
+lint: setup  ## ruff check, ruff format --check, mypy, hadolint
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	.venv/bin/hadolint Dockerfile
 
 format: setup  ## let ruff repair and format what it can
 	$(RUN) -m ruff check --fix .

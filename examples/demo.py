@@ -1,6 +1,7 @@
 """Horovod with and without compressed gradients, side by side: `make demo`.
 
-What examples/pytorch_digits.py trains, once per compression, under horovodrun on this machine.
+What examples/pytorch_digits.py trains, once per compression, under horovodrun: on this machine, or
+on hosts that share the folder for the results.
 """
 
 import argparse
@@ -21,17 +22,16 @@ COMPRESSIONS = {
     "GlobalQSGD": "gqsgd",
     "GlobalQSGD(bits=5)": "gqsgd:bits=5",
 }
-RANKS = 2
 HOROVODRUN = str(Path(sys.executable).with_name("horovodrun"))
 
 
-def train(steps: int | None, result: Path) -> list[dict]:
-    """All trainings, on `RANKS` processes; ends the demo if they fail."""
+def train(hosts: str, ranks: int, steps: int | None, result: Path) -> list[dict]:
+    """All trainings, on all slots of ``hosts``; ends the demo if they fail."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
     if sys.stdout.isatty():  # horovodrun passes a progress bar on, if one is sent into its pipe
         env.update(TTY_COMPATIBLE="1", COLUMNS=str(shutil.get_terminal_size().columns - 12))
-    command = [HOROVODRUN, "--gloo", "-np", str(RANKS), sys.executable]
+    command = [HOROVODRUN, "--gloo", "-np", str(ranks), "-H", hosts, sys.executable]
     command += [str(ROOT / "benchmarks" / "showcase.py"), "--json", str(result), "--compression"]
     command += [*COMPRESSIONS.values(), *(["--steps", str(steps)] if steps else [])]
     status = subprocess.run(command, env=env).returncode
@@ -62,7 +62,7 @@ def table(results: list[dict]) -> Table:
     return found
 
 
-def plot(results: list[dict], path: Path) -> None:
+def plot(results: list[dict], ranks: int, path: Path) -> None:
     """Loss over steps, loss over bytes, and the bytes of a step."""
     import matplotlib as mpl
 
@@ -90,7 +90,7 @@ def plot(results: list[dict], path: Path) -> None:
     sizes.set(xlabel="KB per step and rank", xlim=(0, 1.2 * max(kilobytes)))
     for axes in (over_steps, over_bytes, sizes):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"A small CNN on scikit-learn's digits, Horovod on {RANKS} ranks")
+    figure.suptitle(f"A small CNN on scikit-learn's digits, Horovod on {ranks} ranks")
     figure.savefig(path, dpi=130)
 
 
@@ -107,20 +107,22 @@ def main() -> None:
     """Train, print the table, draw the plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, help="of each training; default: 264, 12 epochs")
+    parser.add_argument("--hosts", default="localhost:2", help="name:slots,… (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "output" / "demo")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    ranks = sum(int(host.split(":")[1]) for host in options.hosts.split(","))
     console = Console()
-    console.print(f"Horovod on {RANKS} processes of this machine, a CNN on scikit-learn's digits")
-    results = train(options.steps, options.output / "demo.json")
+    console.print(f"Horovod on {options.hosts}, a CNN on scikit-learn's digits")
+    results = train(options.hosts, ranks, options.steps, options.output / "demo.json")
     console.print(table(results))
     console.print(
         "Bytes are those a rank hands to Horovod; SNR is that of the averaged gradient against an\n"
-        "exact average. Both ranks share this machine, whose loopback is faster than a network:\n"
-        "steps/s show what compression costs here, not what it gains where the network is slow."
+        "exact average. Ranks of one machine have its loopback, which is faster than a network:\n"
+        "steps/s then show what compression costs, not what it gains where the network is slow."
     )
     picture = options.output / "demo.png"
-    plot(results, picture)
+    plot(results, ranks, picture)
     console.print(f"Plot: {os.path.relpath(picture)}")
 
 

@@ -46,7 +46,7 @@ def run_job(
     """Run ``command`` on all hosts until it ends or the other end of ``lifeline`` closes."""
     with tempfile.TemporaryDirectory(prefix="cluster-") as name, Network.create(rates) as network:
         folder = Path(name)
-        _name_hosts(folder, network)
+        name_hosts(folder, network)
         write_stand_in(folder, network)
         where = ",".join(f"{host}:{slots}" for host in network.hosts)
         launch = LAUNCHERS[launcher](where, slots * len(rates), folder)
@@ -64,7 +64,7 @@ def run_job(
     return Outcome(status, seconds, after)
 
 
-def _name_hosts(folder: Path, network: Network) -> None:
+def name_hosts(folder: Path, network: Network) -> None:
     """Let every host resolve every host: /etc/hosts is another file in their mount namespaces."""
     lines = ["127.0.0.1 localhost"]
     lines += [f"{network.address(i)} {name}" for i, name in enumerate(network.hosts, 1)]
