@@ -40,8 +40,8 @@ debian() {  # a base with nothing but Debian in it
 # Docker's format: the other one has no health check. Host names as here: Gloo looks them up, and
 # with chroot nobody tells /etc/hosts of others.
 build() {  # stage, name
-    buildah build --format docker --layers --build-arg BASE="$base" --target "$1" --tag "$2" \
-        --uts host "${options[@]}" .
+    buildah build --format docker --layers --force-rm --build-arg BASE="$base" --target "$1" \
+        --tag "$2" --uts host "${options[@]}" .
 }
 
 inside() {  # a command by the way of the image's entry point
