@@ -31,8 +31,8 @@ def watch(codec: type, kind: str) -> None:
     """Keep a copy of everything that is encoded."""
     original = codec.encode  # type: ignore[attr-defined]
 
-    def encode(self: Any, x: np.ndarray, norm: np.ndarray, sent: np.ndarray, dither: Any) -> None:
-        original(self, x, norm, sent, dither)
+    def encode(self: Any, x: np.ndarray, norm: np.ndarray, sent: np.ndarray, *rest: Any) -> None:
+        original(self, x, norm, sent, *rest)
         kept[f"{len(kept)} {kind}"] = sent.copy()
 
     codec.encode = encode  # type: ignore[attr-defined]
