@@ -113,7 +113,7 @@ def plot(cells: dict[tuple[str, str], Cell], path: Path) -> None:
             finals.plot([i - 0.25, i + 0.25], [fmean(values)] * 2, color=f"C{i}", linewidth=2)
             steps = [6 * k for k in range(len(cell[0]["losses"]))]
             curves.plot(steps, cell[0]["losses"], color=f"C{i}", label=name, linewidth=1.2)
-        names = [name.replace("gqsgd:", "gqsgd:\n").replace(",", ",\n") for name in mine]
+        names = [name.replace("levels=", "").translate({58: "\n", 44: "\n"}) for name in mine]
         finals.set_xticks(range(len(mine)), names, fontsize=8)
         finals.set(title=task.capitalize(), ylabel=TASKS[task].metric)
         finals.legend(frameon=False)
