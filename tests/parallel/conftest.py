@@ -1,4 +1,4 @@
-"""Tests of ``torch/``, ``tensorflow/`` and ``cuda/`` belong inside a job: `test_jobs` starts it."""
+"""Tests of ``torch/``, ``tensorflow/``, ``cuda…/`` belong inside a job: `test_jobs` starts it."""
 
 import pytest
 
@@ -8,7 +8,8 @@ SIZE = rank_and_size()[1]
 
 collect_ignore_glob = ["elastic/*", "frameworks/*"]
 if SIZE == 1:
-    collect_ignore_glob += ["torch/*", "tensorflow/*", "cuda/*", "cases/*"]
+    jobs = ("torch", "tensorflow", "cuda", "cuda_tensorflow", "cases")
+    collect_ignore_glob += [f"{job}/*" for job in jobs]
 
 
 def pytest_collection_modifyitems(items):
