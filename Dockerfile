@@ -86,6 +86,7 @@ FROM runtime AS test
 USER 0
 COPY constraints.txt docker-compose.yml Dockerfile pyproject.toml ./
 COPY deploy/ deploy/
+COPY docs/cuda-kernels.md docs/
 COPY docker/ docker/
 COPY tests/ tests/
 COPY scripts/ scripts/
