@@ -35,7 +35,8 @@ RUN pip install setuptools wheel; \
 COPY scripts/build_horovod.py scripts/
 COPY scripts/horovod_build/ scripts/horovod_build/
 ARG HOROVOD_GPU_OPERATIONS
-# Wheels are kept in /root/.cache/horovod-wheels: mount a folder there to use them again.
+# Wheels are kept in /wheels: mount a folder there to use them again.
+ENV HOROVOD_WHEEL_CACHE=/wheels
 RUN python scripts/build_horovod.py --torch --tensorflow --mpi yes
 COPY setup.py pyproject.toml README.md LICENSE ./
 COPY cuda_kernels/ cuda_kernels/

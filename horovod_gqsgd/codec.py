@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from horovod_gqsgd import lanes, norms, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.exponential import Levels
 
 
 @dataclass(frozen=True)
@@ -39,29 +41,37 @@ class Codec:
         """Float32 norms from what the ranks' contributions were reduced to."""
         return norms.joined(reduced, self.config.p)
 
-
-class LinearCodec(Codec):
-    """Linear levels: digits in int32 words, summed by an ordinary allreduce."""
-
-    def length(self, size: int) -> int:
-        """Words of a tensor with ``size`` elements."""
-        return lanes.word_count(size, self.config.bits)
-
     def encode(
         self,
         x: np.ndarray,
         norm: np.ndarray,
-        words: np.ndarray,
+        out: np.ndarray,
         dither: Dither,
         start: int = 0,
         stop: int | None = None,
     ) -> None:
-        """Quantise ``x`` into int32 ``words``, to be summed over the ranks."""
+        """Quantise ``x`` into ``out``: int32 words, to be summed, or packed codes, uint8."""
+        config = self.config
+        kernels, levels = self._levels()
+        scheme = (dither, config.rounding, self.rank, self.n)
+        kernels.encode(x, norm, config.block, levels, out, *scheme, start, stop)
+
+    def _levels(self) -> tuple[Any, Any]:
+        """The module with the kernels, imported late, and how they are told the levels."""
+        raise NotImplementedError
+
+
+class LinearCodec(Codec):
+    """Linear levels: digits in int32 words, summed by an ordinary allreduce."""
+
+    def _levels(self) -> tuple[Any, int]:
         from horovod_gqsgd.kernels import linear
 
-        config = self.config
-        scheme = (dither, config.rounding, self.rank, self.n)
-        linear.encode(x, norm, config.block, config.bits, words, *scheme, start, stop)
+        return linear, self.config.bits
+
+    def length(self, size: int) -> int:
+        """Words of a tensor with ``size`` elements."""
+        return lanes.word_count(size, self.config.bits)
 
     def decode(
         self,
@@ -73,34 +83,21 @@ class LinearCodec(Codec):
         stop: int | None = None,
     ) -> None:
         """The mean times ``factor`` from summed ``words``."""
-        from horovod_gqsgd.kernels import linear
-
-        config, scheme = self.config, (self.n, factor)
-        linear.decode(words, norm, config.block, config.bits, out, *scheme, start, stop)
+        kernels, bits = self._levels()
+        kernels.decode(words, norm, self.config.block, bits, out, self.n, factor, start, stop)
 
 
 class ExponentialCodec(Codec):
     """Exponential levels: packed codes, combined by a registered reduction."""
 
+    def _levels(self) -> tuple[Any, Levels]:
+        from horovod_gqsgd.kernels import exponential
+
+        return exponential, self.config.code
+
     def length(self, size: int) -> int:
         """Packed codes of a tensor with ``size`` elements: whole groups of ``bits`` bytes."""
         return shards.group_count(size) * self.config.bits
-
-    def encode(
-        self,
-        x: np.ndarray,
-        norm: np.ndarray,
-        packed: np.ndarray,
-        dither: Dither,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> None:
-        """Quantise ``x`` into ``packed`` codes, uint8."""
-        from horovod_gqsgd.kernels import exponential
-
-        config = self.config
-        scheme = (dither, config.rounding, self.rank, self.n)
-        exponential.encode(x, norm, config.block, config.code, packed, *scheme, start, stop)
 
     def reduce(
         self,
@@ -133,7 +130,5 @@ class ExponentialCodec(Codec):
         stop: int | None = None,
     ) -> None:
         """The mean times ``factor`` from reduced codes."""
-        from horovod_gqsgd.kernels import exponential
-
-        config = self.config
-        exponential.decode(packed, norm, config.block, config.code, out, factor, start, stop)
+        kernels, levels = self._levels()
+        kernels.decode(packed, norm, self.config.block, levels, out, factor, start, stop)

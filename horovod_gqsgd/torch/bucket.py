@@ -1,6 +1,7 @@
 """The tensors of one call on the host: prepared, agreed upon, encoded and decoded together."""
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class Bucket:
         self.codec, self.call, self.memory, self.outputs = codec, call, memory, outputs
         self.sizes = [tensor.numel() for tensor in tensors]
         self.lengths = [codec.length(size) for size in self.sizes]
+        self.starts = [0, *accumulate(self.lengths)]
         self.norms: list[Any] = []
         self.dithers: list[Dither] = []
         single = len(tensors) == 1
@@ -92,11 +94,11 @@ class Bucket:
         Under the name of the tensor or, member for member, of the group: Horovod tells such ranks
         that they differ, where they would wait for one another otherwise.
         """
-        call = self.call
+        call, head = self.call, self.head
         if call.members is None:
-            return native.allreduce(self.head, call.name, Max, call.process_set)
+            return native.allreduce(head, call.name, Max, call.process_set)
         others = self.buffer("others", call.members - 1, torch.int32)[:, None].unbind()
-        return native.grouped_allreduce([self.head, *others], call.name, Max, call.process_set)
+        return native.allreduce([head, *others], call.name, Max, call.process_set)
 
     def begin(self, fingerprint: int, parts: Sequence[torch.Tensor]) -> None:
         """Write the header, and this rank's norms into ``parts``."""
@@ -143,11 +145,14 @@ class Bucket:
 
     def encode(self, buffer: torch.Tensor, section: Section) -> None:
         """Quantise the elements of a section into their place in ``buffer``."""
-        outs = arrays(buffer.split(self.lengths))
         with statistics.time("encode"):
             for i, *elements in section.parts:
-                scheme = (self.norms[i], outs[i], self.dithers[i])
+                scheme = (self.norms[i], self._part(buffer, i), self.dithers[i])
                 self.codec.encode(native.array(self.sources[i]), *scheme, *elements)
+
+    def _part(self, buffer: torch.Tensor, i: int) -> np.ndarray:
+        """The words or codes of a tensor."""
+        return native.array(buffer[self.starts[i] : self.starts[i + 1]])
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
@@ -156,15 +161,15 @@ class Bucket:
 
     def decode(self, buffer: torch.Tensor, section: Section) -> None:
         """Fill the outputs of a section from what has become of its place in ``buffer``."""
-        factor, parts = self.call.factor(self.codec.n), arrays(buffer.split(self.lengths))
+        factor = self.call.factor(self.codec.n)
         with statistics.time("decode"):
             for i, start, stop in section.parts:
                 # straight into the output if its layout allows
                 output = self.outputs[i]
                 straight = output.is_contiguous() and output.device == self.host
                 target = output if straight else self.sources[i]
-                out = native.array(target)
-                self.codec.decode(parts[i], self.norms[i], out, factor, start, stop)
+                scheme = (self.norms[i], native.array(target), factor)
+                self.codec.decode(self._part(buffer, i), *scheme, start, stop)
                 if target is not output and stop == self.sizes[i]:
                     output.copy_(target.view(output.shape))
 

@@ -122,15 +122,16 @@ def uncompressed(
     """As without us, also for bfloat16 and for layouts that Horovod refuses."""
     work = [_summable(tensor, output) for tensor, output in zip(tensors, outputs, strict=True)]
     scale = (call.prescale, call.postscale, call.divisor)
-    if call.members == len(work):
-        yield native.grouped_allreduce(work, call.name, call.op, call.process_set, *scale)
-    else:
-        group = call.members is not None  # and others of it are compressed
-        names = [f"{call.name}.gq.plain.{i}" for i in range(len(work))] if group else [call.name]
-        yield from [
-            native.allreduce(tensor, name, call.op, call.process_set, *scale)
-            for tensor, name in zip(work, names, strict=True)
-        ]
+    if call.members is None:
+        named: dict[str, Any] = {call.name: work[0]}
+    elif call.members == len(work):
+        named = {call.name: work}
+    else:  # others of the group are compressed
+        named = {f"{call.name}.gq.plain.{i}": tensor for i, tensor in enumerate(work)}
+    yield from [
+        native.allreduce(what, name, call.op, call.process_set, *scale)
+        for name, what in named.items()
+    ]
     for output, tensor in zip(outputs, work, strict=True):
         if tensor.data_ptr() != output.data_ptr():
             output.copy_(tensor)

@@ -57,16 +57,15 @@ def _section(
 
 
 def _gather(
-    bucket: Bucket, codes: torch.Tensor, reduced: torch.Tensor, section: Section, name: str
+    bucket: Bucket, codes: torch.Tensor, reduced: torch.Tensor, _section: Section, name: str
 ) -> Steps:
-    """All codes to all ranks; each reduces all of them."""
-    bits, n, where = bucket.codec.config.bits, bucket.codec.n, slice(section.low, section.high)
-    everyone = bucket.buffer(f"everyone {section.low}", n * codes[where].numel(), torch.uint8)
-    statistics.allgather("code", codes[where].nbytes, n)
+    """All codes, which are one section, to all ranks; each reduces all of them."""
+    bits, n = bucket.codec.config.bits, bucket.codec.n
+    everyone = bucket.buffer("everyone", n * codes.numel(), torch.uint8)
+    statistics.allgather("code", codes.nbytes, n)
     statistics.sends += 1
-    rows = codes[where].view(-1, bits)
-    yield native.allgather(rows, everyone, name, bucket.call.process_set)
-    _reduce(bucket, everyone, reduced[where], section.low // bits)
+    yield native.allgather(codes.view(-1, bits), everyone, name, bucket.call.process_set)
+    _reduce(bucket, everyone, reduced, 0)
 
 
 def _scatter(

@@ -23,7 +23,7 @@ def function(operation: str, tensor: torch.Tensor) -> Callable[..., int]:
 
 
 def allreduce(
-    tensor: torch.Tensor,
+    what: torch.Tensor | Sequence[torch.Tensor],
     name: str,
     op: int,
     process_set: int,
@@ -31,23 +31,12 @@ def allreduce(
     postscale: float = 1.0,
     divisor: int = 1,
 ) -> int:
-    """Start an allreduce in place; returns Horovod's handle."""
-    start = function("allreduce", tensor)
-    return start(tensor, tensor, divisor, name.encode(), op, prescale, postscale, process_set)
-
-
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    name: str,
-    op: int,
-    process_set: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    divisor: int = 1,
-) -> int:
-    """Start an allreduce of a group in place; returns Horovod's handle."""
-    group, start = list(tensors), function("grouped_allreduce", tensors[0])
-    return start(group, group, divisor, name.encode(), op, prescale, postscale, process_set)
+    """Start an allreduce of a tensor, or of a group, in place; returns Horovod's handle."""
+    if isinstance(what, torch.Tensor):
+        start = function("allreduce", what)
+    else:
+        start = function("grouped_allreduce", what[0])
+    return start(what, what, divisor, name.encode(), op, prescale, postscale, process_set)
 
 
 def allgather(tensor: torch.Tensor, output: torch.Tensor, name: str, process_set: int) -> int:

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from tests.parallel.cuda.simulated import Simulated
+from tests.parallel.places import simulated, watched
+
+__all__ = ["simulated"]
 
 
 @pytest.fixture(scope="session")
@@ -32,20 +35,4 @@ def places(monkeypatch):
     """Where exchanges began; without a GPU, tensors of the host pass for those of one."""
     from horovod_gqsgd.torch import device
 
-    found: list = []
-    of = (lambda tensors: Simulated()) if numba.config.ENABLE_CUDASIM else device.of
-
-    def begin(tensors):
-        found.append(of(tensors))
-        return found[-1]
-
-    monkeypatch.setattr(device, "of", begin)
-    return found
-
-
-@pytest.fixture
-def simulated(places):
-    """The same, for tests that look into the simulation."""
-    if not numba.config.ENABLE_CUDASIM:
-        pytest.skip("looks into the simulated GPU; set NUMBA_ENABLE_CUDASIM=1")
-    return places
+    return watched(monkeypatch, device, Simulated)

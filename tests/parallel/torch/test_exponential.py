@@ -19,6 +19,7 @@ from horovod_gqsgd.torch import (
     register_reduction,
     statistics,
 )
+from horovod_gqsgd.torch.bucket import Bucket
 from tests.parallel.torch.specification import expected, gradient
 from tests.parallel.torch.test_allreduce import FLOATS, everyone, identical
 from tests.parallel.torch.test_optimizer import Model, batch, loss, replicas_identical
@@ -418,8 +419,13 @@ def test_ranks_that_disagree_are_told_what_differs(hvd, registry, case):
     assert hvd.allreduce(torch.ones(5), name=f"e.after.{case}").sum() == 5
 
 
-def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(hvd, registry, monkeypatch):
+@pytest.mark.parametrize("size", [4000, 500_001])
+def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(
+    hvd, registry, monkeypatch, size
+):
+    """Whole or in sections; nothing of the failed exchange stays under way."""
     monkeypatch.setattr(shards, "GATHER_LIMIT", 0)
+    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 9)
 
     def fragile(codes, levels, dither):
         if hvd.rank() == 0 and fail:
@@ -427,10 +433,11 @@ def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(hvd, registry
         return median(codes, levels, dither)
 
     register_reduction("fragile", fragile)
+    mine, compression = torch.ones(size), exponential(reduction="fragile")
     for fail in (False, True, True, False):
         said = "KeyError: 'lost'" if hvd.rank() == 0 else "on another rank"
         told = pytest.raises(ReductionError, match=said) if fail else contextlib.nullcontext()
         with told:
-            hvd.allreduce(
-                torch.ones(4000), name="fragile", compression=exponential(reduction="fragile")
-            )
+            hvd.allreduce(mine, name=f"fragile.{size}", compression=compression)
+    after = hvd.allreduce(mine, name=f"fragile.after.{size}", compression=GlobalQSGD)
+    assert torch.equal(after, mine)

@@ -1,18 +1,13 @@
 """Large tensors and groups travel in sections; the result is that of the whole."""
 
-import contextlib
-
 import pytest
 import torch
 
 from horovod_gqsgd import sections, shards
-from horovod_gqsgd.torch import GlobalQSGD, ReductionError, register_reduction, statistics
+from horovod_gqsgd.torch import GlobalQSGD, statistics
 from horovod_gqsgd.torch.bucket import Bucket
 from tests.parallel.torch.specification import expected
 from tests.parallel.torch.test_allreduce import everyone, identical
-from tests.parallel.torch.test_exponential import median, registry
-
-__all__ = ["registry"]  # a fixture
 
 LARGE = 500_001
 
@@ -57,21 +52,3 @@ def test_group(hvd, compression):
     for i, at in enumerate((0, 1, 3, 4)):
         reference = expected(everyones[at], compression.config, f"{name}.{i}")
         assert torch.equal(results[at], reference)
-
-
-def test_a_reduction_that_fails_leaves_nothing_under_way(hvd, registry, monkeypatch):
-    monkeypatch.setattr(shards, "GATHER_LIMIT", 0)
-
-    def fragile(codes, levels, dither):
-        if hvd.rank() == 0 and fail:
-            raise KeyError("lost")
-        return median(codes, levels, dither)
-
-    register_reduction("fragile", fragile)
-    compression = GlobalQSGD(levels="exponential", reduction="fragile")
-    mine = torch.ones(LARGE)
-    for fail in (False, True, True, False):
-        told = pytest.raises(ReductionError) if fail else contextlib.nullcontext()
-        with told:
-            hvd.allreduce(mine, name="sections.fragile", compression=compression)
-    assert torch.equal(hvd.allreduce(mine, name="sections.after", compression=GlobalQSGD), mine)
