@@ -47,9 +47,9 @@ def cases(config: Config, size: int) -> dict[str, tuple[Callable, Callable]]:
         return stage(exchange.decode, [head, sums, sizes, words], [tf.float32])
 
     return {
-        "encode": (on_worker(lambda: bucket.encode([array], agreed, [packed])), lambda: encode(x)),
+        "encode": (on_worker(lambda: bucket.encode([array], agreed, packed)), lambda: encode(x)),
         "decode": (
-            on_worker(lambda: bucket.decode([sent], agreed, [output])),
+            on_worker(lambda: bucket.decode(sent, agreed, [output])),
             lambda: decode(words),
         ),
     }

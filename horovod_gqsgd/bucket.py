@@ -1,6 +1,8 @@
 """The tensors of one call as flat arrays: what is sent first, and what follows once it is back."""
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -9,18 +11,22 @@ from horovod_gqsgd import agreement
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.sections import Part, Section
 from horovod_gqsgd.statistics import statistics
 
 
-def split(array: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Consecutive parts of an array."""
-    return np.split(array, np.cumsum(lengths)[:-1])
+def spans(lengths: Sequence[int], start: int = 0) -> list[slice]:
+    """Consecutive parts of an array.
+
+    >>> spans([2, 3], 10)
+    [slice(10, 12, None), slice(12, 15, None)]
+    """
+    return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=start))]
 
 
 class Agreed(NamedTuple):
     """What all ranks know after the exchange of norms, tensor by tensor."""
 
-    step: int
     norms: list[np.ndarray]
     dithers: list[Dither]
 
@@ -29,7 +35,8 @@ class Bucket:
     """One tensor, or a group, of given ``sizes`` on its way through a scheme.
 
     ``head`` is the int32 vector for Max: header, with exponential levels the roll, and the norms
-    if p = ∞. Otherwise the norms are ``sums``, float64 for Sum.
+    if p = ∞. Otherwise the norms are ``sums``, float64 for Sum. Words or codes of the tensors lie
+    one after the other, at their ``spans``. Nothing here changes from step to step.
     """
 
     def __init__(
@@ -48,51 +55,74 @@ class Bucket:
         self.start = HEADER + (codec.n if isinstance(codec, ExponentialCodec) else 0)
         self.head_size = self.start + self.by_max * sum(self.counts)
         self.sums_size = 0 if self.by_max else sum(self.counts)
+        self.norm_spans = spans(self.counts, self.start if self.by_max else 0)
+        self.lengths = [codec.length(size) for size in sizes]
+        self.length = sum(self.lengths)
+        self.spans = spans(self.lengths)
+        parts = [Part(i, 0, size) for i, size in enumerate(sizes)]
+        self.whole = Section(parts, 0, self.length)
         self.context = {
             "dtype": ", ".join(dict.fromkeys(dtypes)),
             "elements": ", ".join(map(str, sizes)),
             "factor": f"{factor:.9g}",
         }
 
-    def write(
-        self, arrays: Sequence[np.ndarray], head: np.ndarray, sums: np.ndarray, step: int
-    ) -> None:
-        """Fill ``head`` and ``sums`` with what this rank has."""
-        codec = self.codec
-        agreement.write_header(head, codec.config.fingerprint(*self.context.values()), step)
-        if self.start > HEADER:
-            agreement.write_roll(head[HEADER : self.start], codec.rank)
-        vector = head[self.start :] if self.by_max else sums
-        with statistics.time("norm"):
-            for array, part in zip(arrays, split(vector, self.counts), strict=True):
-                codec.local_norms(array, part)
+    @cached_property
+    def fingerprint(self) -> int:
+        """What ranks must have in common, as a number."""
+        return self.codec.config.fingerprint(*self.context.values())
 
     def description(self) -> np.ndarray:
         """What ranks that disagree tell one another, as bytes of fixed length."""
         return agreement.describe(self.codec.config, self.context)
 
+    def write(
+        self, arrays: Sequence[np.ndarray], head: np.ndarray, sums: np.ndarray, step: int
+    ) -> None:
+        """Fill ``head`` and ``sums`` with what this rank has."""
+        agreement.write_header(head, self.fingerprint, step)
+        if self.start > HEADER:
+            agreement.write_roll(head[HEADER : self.start], self.codec.rank)
+        vector = head if self.by_max else sums
+        with statistics.time("norm"):
+            for array, span in zip(arrays, self.norm_spans, strict=True):
+                self.codec.local_norms(array, vector[span])
+
     def read(self, head: np.ndarray, sums: np.ndarray) -> Agreed:
-        """Step, norms and dithers from reduced ``head`` and ``sums`` of ranks that agree."""
-        codec, config = self.codec, self.codec.config
+        """Norms and dithers from reduced ``head`` and ``sums`` of ranks that agree."""
+        vector = head if self.by_max else sums
+        norms = [self.codec.join_norms(vector[span]) for span in self.norm_spans]
+        return Agreed(norms, self.dithers(head))
+
+    def dithers(self, head: np.ndarray) -> list[Dither]:
+        """The dithers of this step; raises where the scheme misses a rank that has joined."""
         if self.start > HEADER:
             agreement.check_roll(head[HEADER : self.start], self.name)
-        norms = codec.join_norms(head[self.start :] if self.by_max else sums)
         _agreed, step = agreement.read_header(head)
-        dithers = [Dither(config.seed, step, name) for name in self.names]
-        return Agreed(step, split(norms, self.counts), dithers)
+        return [Dither(self.codec.config.seed, step, name) for name in self.names]
 
     def encode(
-        self, arrays: Sequence[np.ndarray], agreed: Agreed, parts: Sequence[np.ndarray]
+        self,
+        arrays: Sequence[np.ndarray],
+        agreed: Agreed,
+        out: np.ndarray,
+        section: Section | None = None,
     ) -> None:
-        """Quantise every tensor into its part."""
+        """Quantise the tensors, or a section of them, into their places in ``out``."""
         with statistics.time("encode"):
-            for encoded in zip(arrays, agreed.norms, parts, agreed.dithers, strict=True):
-                self.codec.encode(*encoded)
+            for i, *elements in (section or self.whole).parts:
+                scheme = (agreed.norms[i], out[self.spans[i]], agreed.dithers[i])
+                self.codec.encode(arrays[i], *scheme, *elements)
 
     def decode(
-        self, parts: Sequence[np.ndarray], agreed: Agreed, outputs: Sequence[np.ndarray]
+        self,
+        reduced: np.ndarray,
+        agreed: Agreed,
+        outputs: Sequence[np.ndarray],
+        section: Section | None = None,
     ) -> None:
-        """Fill the outputs from what has become of the parts."""
+        """Fill the outputs, or a section of them, from what has become of the words or codes."""
         with statistics.time("decode"):
-            for part, norm, output in zip(parts, agreed.norms, outputs, strict=True):
-                self.codec.decode(part, norm, output, self.factor)
+            for i, *elements in (section or self.whole).parts:
+                scheme = (agreed.norms[i], outputs[i], self.factor)
+                self.codec.decode(reduced[self.spans[i]], *scheme, *elements)

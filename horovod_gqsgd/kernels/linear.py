@@ -5,6 +5,8 @@ streams keep the memory busy, more would overflow the ways of the first cache. W
 lanes beyond a multiple of four and the last tile, goes lane by lane.
 """
 
+import functools
+
 import numpy as np
 from numba import prange
 
@@ -44,14 +46,19 @@ def encode(
 
     With ``start`` and ``stop`` only those elements, in whole tiles.
     """
-    s = level_count(bits, n)
-    fraction = fraction_bits(s)
     kind, keys = plan(dither, rounding, rank, n, x.size)
     stop = x.size if stop is None else stop
     run = _encode_serial if stop - start < SERIAL else _encode_parallel
-    scheme = (bits, LANES[bits], i32(s << fraction), u32(fraction))
-    tiles = _tiles(start, stop, bits)
-    run(view(x), norms, block or max(x.size, 1), words, *tiles, *scheme, keys, kind)
+    scheme = (*_tiles(start, stop, bits), *_encoding(bits, n), keys, kind)
+    run(view(x), norms, block or max(x.size, 1), words, *scheme)
+
+
+@functools.cache
+def _encoding(bits: int, n: int) -> tuple:
+    """Bits, lanes, levels with the bits of their fraction, and how many these are."""
+    s = level_count(bits, n)
+    fraction = fraction_bits(s)
+    return bits, LANES[bits], i32(s << fraction), u32(fraction)
 
 
 def decode(
@@ -66,13 +73,18 @@ def decode(
     stop: int | None = None,
 ) -> None:
     """Turn the summed ``words`` of n ranks into their mean times ``factor``, in ``out``."""
-    limit = level_count(bits, n) * n
-    offset = sum(limit << bits * lane for lane in range(LANES[bits])) & 0xFFFFFFFF
     stop = out.size if stop is None else stop
     run = _decode_serial if stop - start < SERIAL else _decode_parallel
-    scheme = (bits, LANES[bits], u32(offset), i32(limit), f32(factor))
-    tiles = _tiles(start, stop, bits)
-    run(words, norms, block or max(out.size, 1), view(out), *tiles, *scheme)
+    scheme = (*_tiles(start, stop, bits), *_decoding(bits, n), f32(factor))
+    run(words, norms, block or max(out.size, 1), view(out), *scheme)
+
+
+@functools.cache
+def _decoding(bits: int, n: int) -> tuple:
+    """Bits, lanes, what makes all lanes of a sum positive, and the largest sum of a lane."""
+    limit = level_count(bits, n) * n
+    offset = sum(limit << bits * lane for lane in range(LANES[bits])) & 0xFFFFFFFF
+    return bits, LANES[bits], u32(offset), i32(limit)
 
 
 def _tiles(start: int, stop: int, bits: int) -> tuple[int, int]:

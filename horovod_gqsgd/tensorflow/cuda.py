@@ -54,9 +54,8 @@ class CudaLinear(Linear):
         nbytes = sum(g.shape.num_elements() * g.dtype.size for g in gradients)
         statistics.begin(len(gradients), nbytes, n)
         statistics.allreduce("norm", 4 * bucket.head_size + 8 * bucket.sums_size, n)
-        fingerprint = self.config.fingerprint(*bucket.context.values())
         with statistics.time("norm"):
-            launcher.write_header(place.array(head, np.int32), fingerprint, self.memory.step)
+            launcher.write_header(place.array(head, np.int32), bucket.fingerprint, self.memory.step)
             for gradient, part in zip(gradients, _norms(bucket, place, head, sums), strict=True):
                 launcher.local_norms(_seen(place, gradient), part)
             place.finish()
@@ -80,16 +79,16 @@ class CudaLinear(Linear):
             self.settle(bucket, _header(head), sums.numpy())
         self.memory.step = step + 1
         statistics.sends += 1
-        launcher, lengths = self.launcher(bucket, place), self.lengths(bucket)
-        words = place.memory(sum(lengths), tf.float32)
+        launcher = self.launcher(bucket, place)
+        words = place.memory(bucket.length, tf.float32)
         prepared = self.prepare(bucket, place, head, sums)
         with statistics.time("encode"):
             for gradient, (joined, keys), part in zip(
-                gradients, prepared, _parts(place, words, np.int32, lengths), strict=True
+                gradients, prepared, _parts(place, words, np.int32, bucket.spans), strict=True
             ):
                 launcher.encode_linear(_seen(place, gradient), joined, keys, part)
             place.finish()
-        statistics.allreduce("word", 4 * sum(lengths), bucket.codec.n)
+        statistics.allreduce("word", 4 * bucket.length, bucket.codec.n)
         return [words]
 
     @on_worker
@@ -104,7 +103,7 @@ class CudaLinear(Linear):
         with statistics.time("decode"):
             for size, dtype, (joined, _keys), part in zip(
                 bucket.sizes, self.dtypes, prepared,
-                _parts(place, words, np.int32, self.lengths(bucket)), strict=True,
+                _parts(place, words, np.int32, bucket.spans), strict=True,
             ):  # fmt: skip
                 seen, stored = SEEN_AS[dtype]
                 output = place.memory(size, stored)
@@ -138,16 +137,11 @@ def _seen(place: Cuda, gradient: Any) -> Any:
     return place.array(gradient, SEEN_AS[gradient.dtype][0])
 
 
-def _parts(place: Cuda, tensor: Any, dtype: Any, lengths: Sequence[int], start: int = 0) -> list:
-    starts = start + np.cumsum([0, *lengths])
-    return [
-        place.array(tensor, dtype, int(first), int(length))
-        for first, length in zip(starts, lengths, strict=False)
-    ]
+def _parts(place: Cuda, tensor: Any, dtype: Any, spans: Sequence[slice]) -> list[Any]:
+    return [place.array(tensor, dtype, span.start, span.stop - span.start) for span in spans]
 
 
 def _norms(bucket: Bucket, place: Cuda, head: Any, sums: Any) -> list[Any]:
     """The norms of every tensor, in the vector that carries them."""
-    if bucket.by_max:
-        return _parts(place, head, np.int32, bucket.counts, bucket.start)
-    return _parts(place, sums, np.float64, bucket.counts)
+    vector, dtype = (head, np.int32) if bucket.by_max else (sums, np.float64)
+    return _parts(place, vector, dtype, bucket.norm_spans)

@@ -35,6 +35,7 @@ class Exchange:
         self.config, self.call, self.dtypes = config, call, dtypes
         #: Of the collective that follows the norms.
         self.place = 1 if config.p == "inf" else 2
+        self._bucket: tuple[Any, Bucket] | None = None  # the last one, with its key
 
     @property
     def memory(self) -> Memory:
@@ -43,10 +44,13 @@ class Exchange:
 
     def bucket(self, sizes: Iterable[int]) -> Bucket:
         """The tensors in the world as it is now."""
-        codec = self.codec(self.config, *native.world(self.call.process_set))
-        names = [dtype.name for dtype in self.dtypes]
-        factor = self.call.factor(codec.n)
-        return Bucket(codec, self.call.key, [int(size) for size in sizes], names, factor)
+        rank, n = native.world(self.call.process_set)
+        key = (rank, n, [int(size) for size in sizes])
+        if self._bucket is None or self._bucket[0] != key:
+            names = [dtype.name for dtype in self.dtypes]
+            scheme = (self.call.key, key[-1], names, self.call.factor(n))
+            self._bucket = key, Bucket(self.codec(self.config, rank, n), *scheme)
+        return self._bucket[1]
 
     def agree(self, tensors: Sequence[Any], sizes: Any) -> tuple[Any, Any]:
         """Exchange norms; returns head and sums as all ranks have them."""
@@ -112,7 +116,7 @@ class Exchange:
     def begin(self, bucket: Bucket, head: np.ndarray, sums: np.ndarray) -> Agreed:
         """Norms and dithers of this step, which counts."""
         agreed = bucket.read(head, sums)
-        self.memory.step = agreed.step + 1
+        self.memory.step = agreement.read_header(head)[1] + 1
         statistics.sends += 1
         return agreed
 

@@ -14,7 +14,7 @@ from horovod.tensorflow import mpi_ops
 
 from horovod_gqsgd import agreement, shards
 from horovod_gqsgd.agreement import ReductionError
-from horovod_gqsgd.bucket import Bucket, split
+from horovod_gqsgd.bucket import Bucket
 from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow.exchange import Exchange
@@ -80,9 +80,8 @@ class Exponential(Exchange):
             row = bucket.description()
             return [np.tile(row, n if scatter else 1), np.full(n, row.size, np.int32)]
         agreed = self.begin(bucket, head, sums)
-        lengths = self.lengths(bucket)
-        codes = self.memory.buffer("codes", sum(lengths), np.uint8)
-        bucket.encode([flat(gradient) for gradient in gradients], agreed, split(codes, lengths))
+        codes = self.memory.buffer("codes", bucket.length, np.uint8)
+        bucket.encode([flat(gradient) for gradient in gradients], agreed, codes)
         splits = np.diff(self.bounds(bucket)).astype(np.int32)
         if scatter:
             statistics.alltoall("code", codes.nbytes, int(splits[bucket.codec.rank]))
@@ -97,13 +96,13 @@ class Exponential(Exchange):
         """Everybody's codes to gradients."""
         bucket = self.bucket(sizes)
         self.settle(bucket, head, everyone)
-        reduced = self.memory.buffer("reduced", sum(self.lengths(bucket)), np.uint8)
-        self.reduce(bucket, head, sums, everyone, reduced, 0)
+        reduced = self.memory.buffer("reduced", bucket.length, np.uint8)
+        self.reduce(bucket, head, everyone, reduced, 0)
         return self.decoded(bucket, head, sums, reduced)
 
     @on_worker
     def reduce_shard(
-        self, head: np.ndarray, sums: np.ndarray, sizes: np.ndarray, shard: np.ndarray
+        self, head: np.ndarray, _sums: np.ndarray, sizes: np.ndarray, shard: np.ndarray
     ) -> list[np.ndarray]:
         """Everybody's codes of this rank's shard to one; none if the reduction fails."""
         bucket = self.bucket(sizes)
@@ -112,7 +111,7 @@ class Exponential(Exchange):
         mine = self.memory.buffer("reduced", high - low, np.uint8)
         self.memory.failure = None
         try:
-            self.reduce(bucket, head, sums, shard, mine, low // self.config.bits)
+            self.reduce(bucket, head, shard, mine, low // self.config.bits)
         except ReductionError as error:
             # The others wait for this shard: its absence tells them that there will be none.
             self.memory.failure, mine = error, mine[:0]
@@ -128,7 +127,7 @@ class Exponential(Exchange):
         bucket = self.bucket(sizes)
         if self.memory.failure:
             raise self.memory.failure
-        if everything.size < sum(self.lengths(bucket)):
+        if everything.size < bucket.length:
             raise ReductionError(self.call.key, self.config.reducer.name)
         return self.decoded(bucket, head, sums, everything)
 
@@ -136,7 +135,6 @@ class Exponential(Exchange):
         self,
         bucket: Bucket,
         head: np.ndarray,
-        sums: np.ndarray,
         rows: np.ndarray,
         reduced: np.ndarray,
         low: int,
@@ -144,7 +142,7 @@ class Exponential(Exchange):
         """Combine the groups from ``low`` on, as the ranks sent them one after the other."""
         codec = bucket.codec
         assert isinstance(codec, ExponentialCodec)
-        dithers = bucket.read(head, sums).dithers
+        dithers = bucket.dithers(head)
         try:
             with statistics.time("reduce"):
                 codec.reduce(rows.reshape(codec.n, -1), reduced, bucket.sizes, low, dithers)
@@ -156,15 +154,10 @@ class Exponential(Exchange):
     ) -> list[np.ndarray]:
         """Gradients from reduced codes."""
         outputs = self.outputs(bucket.sizes)
-        parts = split(reduced, self.lengths(bucket))
-        bucket.decode(parts, bucket.read(head, sums), [flat(output) for output in outputs])
+        bucket.decode(reduced, bucket.read(head, sums), [flat(output) for output in outputs])
         return outputs
-
-    def lengths(self, bucket: Bucket) -> list[int]:
-        """Bytes of codes of every tensor."""
-        return [shards.group_count(size) * self.config.bits for size in bucket.sizes]
 
     def bounds(self, bucket: Bucket) -> list[int]:
         """Where the shards begin, and where the last one ends, in bytes."""
-        groups = sum(map(shards.group_count, bucket.sizes))
-        return [self.config.bits * bound for bound in shards.bounds(groups, bucket.codec.n)]
+        bits = self.config.bits
+        return [bits * bound for bound in shards.bounds(bucket.length // bits, bucket.codec.n)]

@@ -8,8 +8,7 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.mpi_ops import Sum
 
-from horovod_gqsgd import agreement, lanes
-from horovod_gqsgd.bucket import Bucket, split
+from horovod_gqsgd import agreement
 from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow.exchange import Exchange
@@ -41,9 +40,8 @@ class Linear(Exchange):
         elif not agreement.read_header(head)[0]:
             return [self.descriptions(bucket, np.int32)]
         agreed = self.begin(bucket, head, sums)
-        lengths = self.lengths(bucket)
-        words = self.memory.buffer("words", sum(lengths), np.int32)
-        bucket.encode(arrays, agreed, split(words, lengths))
+        words = self.memory.buffer("words", bucket.length, np.int32)
+        bucket.encode(arrays, agreed, words)
         statistics.allreduce("word", words.nbytes, bucket.codec.n)
         return [words]
 
@@ -55,10 +53,5 @@ class Linear(Exchange):
         bucket = self.bucket(sizes)
         self.settle(bucket, head, words)
         outputs = self.outputs(bucket.sizes)
-        parts = split(words, self.lengths(bucket))
-        bucket.decode(parts, bucket.read(head, sums), [flat(output) for output in outputs])
+        bucket.decode(words, bucket.read(head, sums), [flat(output) for output in outputs])
         return outputs
-
-    def lengths(self, bucket: Bucket) -> list[int]:
-        """Words of every tensor."""
-        return [lanes.word_count(size, self.config.bits) for size in bucket.sizes]

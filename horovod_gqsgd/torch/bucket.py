@@ -1,17 +1,14 @@
 """The tensors of one call on the host: prepared, agreed upon, encoded and decoded together."""
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from horovod.torch.mpi_ops import Max, Sum
 
-from horovod_gqsgd import agreement, sections
-from horovod_gqsgd.agreement import HEADER
+from horovod_gqsgd import agreement, bucket, sections
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
-from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.config import Config
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
@@ -20,73 +17,66 @@ from horovod_gqsgd.torch.exchange import Call, Memory, Steps
 from horovod_gqsgd.torch.threads import share_threads
 
 
-def arrays(parts: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """NumPy views of contiguous CPU tensors."""
-    return [native.array(part) for part in parts]
-
-
 class Bucket:
-    """One tensor, or a group, on its way through a scheme.
+    """One tensor, or a group, on its way through a scheme; it serves one call after the other.
 
-    `agree` comes first; `settle` comes before anything that must not happen among ranks that
-    disagree, and where the norms are on a GPU not before the ranks' words are under way.
+    `take` begins and `release` ends a call. `agree` comes first; `settle` comes before anything
+    that must not happen among ranks that disagree, and where the norms are on a GPU not before the
+    ranks' words are under way.
     """
 
     host = torch.device("cpu")
     most = sections.ELEMENTS  # that travel in one collective
 
-    def __init__(
+    def __init__(self, plan: bucket.Bucket, call: Call, memory: Memory) -> None:
+        self.plan, self.call, self.memory = plan, call, memory
+        self.codec = plan.codec
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._sections: dict[str, list[tuple[Section, str]]] = {}
+        self.head = self.buffer("head", plan.head_size, torch.int32)
+        self.sums = self.buffer("sums", plan.sums_size, torch.float64)
+
+    def take(
         self,
         tensors: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        codec: LinearCodec | ExponentialCodec,
-        call: Call,
-        memory: Memory,
+        place: Cuda | None,  # noqa: ARG002
     ) -> None:
-        self.codec, self.call, self.memory, self.outputs = codec, call, memory, outputs
-        self.sizes = [tensor.numel() for tensor in tensors]
-        self.lengths = [codec.length(size) for size in self.sizes]
-        self.starts = [0, *accumulate(self.lengths)]
-        self.norms: list[Any] = []
-        self.dithers: list[Dither] = []
-        single = len(tensors) == 1
-        self.names = [call.name if single else f"{call.name}.{i}" for i in range(len(tensors))]
-        self.context = {
-            "dtype": ", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors)),
-            "elements": ", ".join(map(str, self.sizes)),
-            "factor": f"{call.factor(codec.n):.9g}",
-        }
-        raw = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        statistics.begin(len(tensors), raw, codec.n)
-        self.take(tensors)
-
-    def take(self, tensors: Sequence[torch.Tensor]) -> None:
         """Have the tensors in row-major order where the kernels are."""
         share_threads()
+        self.outputs = outputs
         self.sources = [tensor.detach().cpu().contiguous() for tensor in tensors]
+        self.arrays = [native.array(source) for source in self.sources]
+        # straight into the output if its layout allows
+        self.targets = [
+            native.array(output) if output.is_contiguous() and output.device == self.host else array
+            for output, array in zip(outputs, self.arrays, strict=True)
+        ]
+
+    def release(self) -> None:
+        """Let go of the tensors, and be there for the next call under this name."""
+        del self.outputs, self.sources, self.arrays, self.targets
+        self.memory.bucket = self
 
     def buffer(self, role: str, size: int, dtype: torch.dtype) -> torch.Tensor:
         """A flat tensor that stays from step to step."""
-        return self.memory.buffer(role, size, dtype, self.host)
+        if role not in self._buffers:
+            self._buffers[role] = torch.empty(size, dtype=dtype, device=self.host)
+        return self._buffers[role]
 
-    def agree(self, roll: bool = False) -> Steps:
-        """Exchange norms; with a ``roll``, insist that no rank has joined."""
-        codec, call, config = self.codec, self.call, self.codec.config
-        self.counts = [codec.norm_count(size) for size in self.sizes]
-        by_max = config.p == "inf"
-        self.start = HEADER + (codec.n if roll else 0)
-        self.head = self.buffer("head", self.start + by_max * sum(self.counts), torch.int32)
-        sums = self.buffer("sums", 0 if by_max else sum(self.counts), torch.float64)
-        vector = self.head[self.start :] if by_max else sums
-        with statistics.time("norm"):
-            self.begin(config.fingerprint(*self.context.values()), vector.split(self.counts))
-
-        statistics.allreduce("norm", self.head.nbytes + sums.nbytes, codec.n)
+    def agree(self) -> Steps:
+        """Exchange norms."""
+        call, n = self.call, self.codec.n
+        raw = sum(source.nbytes for source in self.sources)
+        statistics.begin(len(self.sources), raw, n)
+        self.write()
+        statistics.allreduce("norm", self.head.nbytes + self.sums.nbytes, n)
         handles = [self.announce()]
-        if not by_max:
-            handles.append(native.allreduce(sums, f"{call.name}.gq.norm", Sum, call.process_set))
+        if not self.plan.by_max:
+            name = f"{call.name}.gq.norm"
+            handles.append(native.allreduce(self.sums, name, Sum, call.process_set))
         yield from handles
-        yield from self.join(vector.split(self.counts))
+        yield from self.read()
 
     def announce(self) -> int:
         """Start the first collective as a rank that does not compress would.
@@ -100,91 +90,93 @@ class Bucket:
         others = self.buffer("others", call.members - 1, torch.int32)[:, None].unbind()
         return native.allreduce([head, *others], call.name, Max, call.process_set)
 
-    def begin(self, fingerprint: int, parts: Sequence[torch.Tensor]) -> None:
-        """Write the header, and this rank's norms into ``parts``."""
-        header = self.head.numpy()
-        agreement.write_header(header, fingerprint, self.memory.step)
-        if self.start > HEADER:
-            agreement.write_roll(header[HEADER : self.start], self.codec.rank)
-        for source, part in zip(self.sources, arrays(parts), strict=True):
-            self.codec.local_norms(native.array(source), part)
+    def write(self) -> None:
+        """Fill head and sums with what this rank has."""
+        self.plan.write(self.arrays, self.head.numpy(), self.sums.numpy(), self.memory.step)
 
-    def join(self, parts: Sequence[torch.Tensor]) -> Steps:
-        """Make of the ranks' norms, together in ``parts``, what the kernels take."""
-        yield from self.check(self.head[: self.start].numpy())
-        self.norms = [self.codec.join_norms(part) for part in arrays(parts)]
+    def read(self) -> Steps:
+        """Make of what the ranks have together what the kernels take."""
+        head = self.head.numpy()
+        yield from self.check(head)
+        self.agreed = self.plan.read(head, self.sums.numpy())
+        self.dithers = self.agreed.dithers
 
     def settle(self) -> Steps:
-        """Raise where ranks disagree or have joined; here `join` has seen to it."""
+        """Raise where ranks disagree or have joined; here `read` has seen to it."""
         yield from ()
 
     def check(self, header: np.ndarray) -> Steps:
-        """Raise where ranks disagree or have joined; else adopt their step."""
+        """Raise where ranks disagree; else adopt their step."""
         agreed, step = agreement.read_header(header)
         if not agreed:
             yield from self._disagree()
         self.memory.step = step + 1
-        if header.size > HEADER:
-            agreement.check_roll(header[HEADER:], self.call.name)
-        self.dithers = [Dither(self.codec.config.seed, step, name) for name in self.names]
 
     def _disagree(self) -> Steps:
         """Tell one another what one has, and raise what differs."""
-        description = agreement.describe(self.codec.config, self.context)
-        mine, everyone = torch.from_numpy(description.copy()), torch.empty(0).byte()
+        mine, everyone = torch.from_numpy(self.plan.description().copy()), torch.empty(0).byte()
         name = f"{self.call.name}.gq.configurations"
         yield native.allgather(mine[None], everyone, name, self.call.process_set)
         raise agreement.explain(self.call.name, everyone.numpy())
 
-    def sections(self, what: str, whole: bool = False) -> Iterator[tuple[Section, str]]:
+    def sections(self, what: str, whole: bool = False) -> list[tuple[Section, str]]:
         """The parts in which words or codes travel, with names for their collectives."""
-        most = sections.WHOLE if whole else self.most
-        found = sections.cut(self.sizes, self.codec.length, most)
-        for i, section in enumerate(found):
-            yield section, f"{self.call.name}.gq.{what}{f'.{i}' if len(found) > 1 else ''}"
+        if what not in self._sections:
+            most = sections.WHOLE if whole else self.most
+            found = sections.cut(self.plan.sizes, self.codec.length, most)
+            several = len(found) > 1
+            self._sections[what] = [
+                (section, f"{self.call.name}.gq.{what}{f'.{i}' if several else ''}")
+                for i, section in enumerate(found)
+            ]
+        return self._sections[what]
 
-    def encode(self, buffer: torch.Tensor, section: Section) -> None:
-        """Quantise the elements of a section into their place in ``buffer``."""
-        with statistics.time("encode"):
-            for i, *elements in section.parts:
-                scheme = (self.norms[i], self._part(buffer, i), self.dithers[i])
-                self.codec.encode(native.array(self.sources[i]), *scheme, *elements)
-
-    def _part(self, buffer: torch.Tensor, i: int) -> np.ndarray:
-        """The words or codes of a tensor."""
-        return native.array(buffer[self.starts[i] : self.starts[i + 1]])
+    def encode(self, out: torch.Tensor, section: Section) -> None:
+        """Quantise the elements of a section into their place in ``out``."""
+        self.plan.encode(self.arrays, self.agreed, out.numpy(), section)
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
         assert isinstance(self.codec, ExponentialCodec)
-        self.codec.reduce(rows.numpy(), reduced.numpy(), self.sizes, low, self.dithers)
+        self.codec.reduce(rows.numpy(), reduced.numpy(), self.plan.sizes, low, self.dithers)
 
-    def decode(self, buffer: torch.Tensor, section: Section) -> None:
-        """Fill the outputs of a section from what has become of its place in ``buffer``."""
-        factor = self.call.factor(self.codec.n)
-        with statistics.time("decode"):
-            for i, start, stop in section.parts:
-                # straight into the output if its layout allows
-                output = self.outputs[i]
-                straight = output.is_contiguous() and output.device == self.host
-                target = output if straight else self.sources[i]
-                scheme = (self.norms[i], native.array(target), factor)
-                self.codec.decode(self._part(buffer, i), *scheme, start, stop)
-                if target is not output and stop == self.sizes[i]:
-                    output.copy_(target.view(output.shape))
+    def decode(self, reduced: torch.Tensor, section: Section) -> None:
+        """Fill the outputs of a section from what has become of its words or codes."""
+        self.plan.decode(reduced.numpy(), self.agreed, self.targets, section)
+        for i, _start, stop in section.parts:
+            if self.targets[i] is self.arrays[i] and stop == self.plan.sizes[i]:
+                self.outputs[i].copy_(self.sources[i].view(self.outputs[i].shape))
 
 
 def make_bucket(
     tensors: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor],
-    codec: LinearCodec | ExponentialCodec,
+    config: Config,
     call: Call,
     memory: Memory,
     place: Cuda | None,
 ) -> Bucket:
-    """A bucket where the tensors are, if kernels can run there; else one on the host."""
-    if place is None or not place.runs_kernels():
-        return Bucket(tensors, outputs, codec, call, memory)
-    from horovod_gqsgd.torch.cuda import CudaBucket  # needs numba.cuda
+    """A bucket with the tensors in it, where they are if kernels can run there, else on the host.
 
-    return CudaBucket(tensors, outputs, codec, call, memory, place)
+    It is that of the last call under this name, if nothing but the numbers has changed.
+    """
+    rank, n = native.world(call.process_set)
+    if place is not None and not place.runs_kernels():
+        place = None
+    reducer = config.reducer if config.reduction else None
+    what = [(tensor.dtype, tensor.numel()) for tensor in tensors]
+    key = (config, reducer, call, rank, n, place and place.where, what)
+    found = memory.bucket if memory.key == key else None
+    memory.key, memory.bucket = key, None  # until it is released
+    if found is None:
+        codec = (LinearCodec if reducer is None else ExponentialCodec)(config, rank, n)
+        sizes, dtypes = [size for _, size in what], [str(dtype) for dtype, _ in what]
+        plan = bucket.Bucket(codec, call.name, sizes, dtypes, call.factor(n))
+        if place is None:
+            found = Bucket(plan, call, memory)
+        else:
+            from horovod_gqsgd.torch.cuda import CudaBucket  # needs numba.cuda
+
+            found = CudaBucket(plan, call, memory, place)
+    found.take(tensors, outputs, place)
+    return found

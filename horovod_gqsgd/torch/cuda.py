@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from horovod_gqsgd import sections, shards
+from horovod_gqsgd import bucket, sections, shards
 from horovod_gqsgd.agreement import HEADER
-from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
@@ -41,59 +41,73 @@ class CudaBucket(Bucket):
 
     most = sections.WHOLE  # kernels are fast there
 
-    def __init__(
+    def __init__(self, plan: bucket.Bucket, call: Call, memory: Memory, place: Cuda) -> None:
+        self.host = place.device
+        super().__init__(plan, call, memory)
+        self.notice = place.pinned(plan.start)
+
+    def take(
         self,
         tensors: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        codec: LinearCodec | ExponentialCodec,
-        call: Call,
-        memory: Memory,
-        device: Cuda,
+        place: Cuda | None,
     ) -> None:
-        self.device, self.host = device, device.device
-        self.launcher = Launcher(codec.config, codec.rank, codec.n, device.run, device.empty)
-        self.keys: list[Any] = []
-        super().__init__(tensors, outputs, codec, call, memory)
-
-    def take(self, tensors: Sequence[torch.Tensor]) -> None:
         """Have the tensors in row-major order."""
+        assert place is not None
+        self.device, self.outputs = place, outputs
+        self.launcher = Launcher(
+            self.codec.config, self.codec.rank, self.codec.n, place.run, place.empty
+        )
         self.sources = [tensor.detach().contiguous() for tensor in tensors]
 
-    def begin(self, fingerprint: int, parts: Sequence[torch.Tensor]) -> None:
-        """Write the header, and this rank's norms into ``parts``."""
-        roll = HEADER + self.codec.rank if self.start > HEADER else -1
-        head = self.device.array(self.head)
-        self.launcher.write_header(head, fingerprint, self.memory.step, roll)
-        for source, part in zip(self.sources, parts, strict=True):
-            self.launcher.local_norms(self.device.array(source), self.device.array(part))
+    def release(self) -> None:
+        """Let go of the tensors, and be there for the next call under this name."""
+        del self.outputs, self.sources, self.prepared
+        self.memory.bucket = self
 
-    def join(self, parts: Sequence[torch.Tensor]) -> Steps:
-        """Norms and keys from the exchanged vector; its header sets out for the host."""
+    def norms(self) -> list[Any]:
+        """The norms of every tensor, in the vector that carries them."""
+        vector = self.head if self.plan.by_max else self.sums
+        return [self.device.array(vector[span]) for span in self.plan.norm_spans]
+
+    def write(self) -> None:
+        """Fill head and sums with what this rank has."""
+        plan, roll = self.plan, HEADER + self.codec.rank
         head = self.device.array(self.head)
-        for part, name, size in zip(parts, self.names, self.sizes, strict=True):
-            norms, keys = self.launcher.prepare(self.device.array(part), head, name, size)
-            self.norms.append(norms)
-            self.keys.append(keys)
-        if "notice" not in self.memory.buffers or len(self.memory.buffers["notice"]) != self.start:
-            self.memory.buffers["notice"] = self.device.pinned(self.start)
-        self.memory.buffers["notice"].copy_(self.head[: self.start], non_blocking=True)
+        with statistics.time("norm"):
+            self.launcher.write_header(
+                head, plan.fingerprint, self.memory.step, roll if plan.start > HEADER else -1
+            )
+            for source, part in zip(self.sources, self.norms(), strict=True):
+                self.launcher.local_norms(self.device.array(source), part)
+
+    def read(self) -> Steps:
+        """Norms and keys from the exchanged vector; its header sets out for the host."""
+        head, plan = self.device.array(self.head), self.plan
+        self.prepared = [
+            self.launcher.prepare(part, head, name, size)
+            for part, name, size in zip(self.norms(), plan.names, plan.sizes, strict=True)
+        ]
+        self.notice.copy_(self.head[: plan.start], non_blocking=True)
         self.copied = self.device.event()
         yield from ()
 
     def settle(self) -> Steps:
         """Raise where ranks disagree or have joined, as soon as the header is on the host."""
         yield self.copied
-        yield from self.check(self.memory.buffers["notice"].numpy())
+        header = self.notice.numpy()
+        yield from self.check(header)
+        self.dithers = self.plan.dithers(header)
 
-    def encode(self, buffer: torch.Tensor, _section: Section) -> None:
-        """Quantise every tensor into its place in ``buffer``; there is one section."""
+    def encode(self, out: torch.Tensor, _section: Section) -> None:
+        """Quantise every tensor into its place in ``out``; there is one section."""
         linear = isinstance(self.codec, LinearCodec)
         run = self.launcher.encode_linear if linear else self.launcher.encode_exponential
         with statistics.time("encode"):
-            for source, norms, keys, part in zip(
-                self.sources, self.norms, self.keys, buffer.split(self.lengths), strict=True
+            for source, (norms, keys), span in zip(
+                self.sources, self.prepared, self.plan.spans, strict=True
             ):
-                run(self.device.array(source), norms, keys, self.device.array(part))
+                run(self.device.array(source), norms, keys, self.device.array(out[span]))
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
@@ -105,7 +119,7 @@ class CudaBucket(Bucket):
             super().reduce(rows.cpu(), on_host, low)
             reduced.copy_(on_host)
             return
-        for piece in shards.pieces(self.sizes, low, low + reduced.numel() // bits):
+        for piece in shards.pieces(self.plan.sizes, low, low + reduced.numel() // bits):
             part = reduced[piece.low * bits : piece.high * bits]
             if builtin:
                 self._reduce_builtin(rows, part, piece)
@@ -117,7 +131,7 @@ class CudaBucket(Bucket):
         nodes = _nodes(self.codec.n, self.host)
         self.launcher.reduce(
             array(rows.view(-1)[piece.low * bits :]), rows.shape[1], array(part),
-            self.keys[piece.tensor], piece.elements, piece.start, array(nodes),
+            self.prepared[piece.tensor][1], piece.elements, piece.start, array(nodes),
         )  # fmt: skip
 
     def _reduce_registered(
@@ -131,7 +145,7 @@ class CudaBucket(Bucket):
             packed = row[piece.low * bits : piece.high * bits]
             self.launcher.unpack(device.array(packed), device.array(unpacked))
         words = device.empty(count, np.uint32)
-        self.launcher.dither(words, self.keys[piece.tensor], piece.start)
+        self.launcher.dither(words, self.prepared[piece.tensor][1], piece.start)
         assert config.reducer.cuda is not None
         result = config.reducer.cuda(codes, config.code, device.tensor(words))
         if result.shape != (count,) or result.dtype != torch.uint8:
@@ -142,18 +156,18 @@ class CudaBucket(Bucket):
             )
         self.launcher.pack(device.array(result.contiguous()), device.array(part))
 
-    def decode(self, buffer: torch.Tensor, _section: Section) -> None:
-        """Fill the outputs from what has become of ``buffer``."""
+    def decode(self, reduced: torch.Tensor, _section: Section) -> None:
+        """Fill the outputs from what has become of the words or codes."""
         linear = isinstance(self.codec, LinearCodec)
         run = self.launcher.decode_linear if linear else self.launcher.decode_exponential
-        factor = self.call.factor(self.codec.n)
-        parts = buffer.split(self.lengths)
         with statistics.time("decode"):
-            for output, part, norms in zip(self.outputs, parts, self.norms, strict=True):
-                straight = output.is_contiguous() and output.device == self.host
+            for output, span, (norms, _keys) in zip(
+                self.outputs, self.plan.spans, self.prepared, strict=True
+            ):
                 target = output
-                if not straight:
+                if not output.is_contiguous() or output.device != self.host:
                     target = torch.empty(output.shape, dtype=output.dtype, device=self.host)
-                run(self.device.array(part), norms, self.device.array(target), factor)
+                part = self.device.array(reduced[span])
+                run(part, norms, self.device.array(target), self.plan.factor)
                 if target is not output:
                     output.copy_(target)

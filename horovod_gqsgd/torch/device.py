@@ -55,6 +55,11 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.current_stream(device)
 
+    @property
+    def where(self) -> Any:
+        """What buffers belong to: kernels of one stream follow one another."""
+        return self.device, self.stream
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make device and stream the current ones, for kernels, for torch and for Horovod."""

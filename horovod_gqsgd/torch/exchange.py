@@ -7,7 +7,7 @@ has completed; the thread of `progress` calls it.
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -41,19 +41,11 @@ class Call(NamedTuple):
 
 @dataclass
 class Memory:
-    """What stays from step to step for one name: the call counter and the buffers."""
+    """What stays from step to step for one name: the call counter, and a bucket with its key."""
 
     step: int = 0
-    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    def buffer(
-        self, role: str, size: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        """A flat tensor, the same one as at the last step if nothing about it has changed."""
-        found = self.buffers.get(role)
-        if found is None or (found.numel(), found.dtype, found.device) != (size, dtype, device):
-            found = self.buffers[role] = torch.empty(size, dtype=dtype, device=device)
-        return found
+    key: Any = None
+    bucket: Any = None
 
 
 class Operation:

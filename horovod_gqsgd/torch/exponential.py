@@ -12,7 +12,6 @@ import torch
 
 from horovod_gqsgd import shards
 from horovod_gqsgd.agreement import ReductionError
-from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
@@ -31,12 +30,11 @@ def exponential(
     place: Cuda | None,
 ) -> Steps:
     """Norms by an allreduce, codes by alltoall and allgather or by allgather alone."""
-    codec = ExponentialCodec(config, *native.world(call.process_set))
-    bucket = make_bucket(tensors, outputs, codec, call, memory, place)
-    yield from bucket.agree(roll=True)
+    bucket = make_bucket(tensors, outputs, config, call, memory, place)
+    yield from bucket.agree()
 
-    codes = bucket.buffer("codes", sum(bucket.lengths), torch.uint8)
-    small = shards.gathers(len(codes) // config.bits, config.bits, codec.n)
+    codes = bucket.buffer("codes", bucket.plan.length, torch.uint8)
+    small = shards.gathers(len(codes) // config.bits, config.bits, bucket.codec.n)
     # Gathered codes have been sent when they are reduced: the result takes their place.
     reduced = codes if small else bucket.buffer("reduced", len(codes), torch.uint8)
     way = _gather if small else _scatter
@@ -44,6 +42,7 @@ def exponential(
         _section(bucket, codes, reduced, section, way(bucket, codes, reduced, section, name))
         for section, name in bucket.sections("codes", whole=small)
     )
+    bucket.release()
 
 
 def _section(

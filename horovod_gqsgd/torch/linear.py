@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from horovod.torch.mpi_ops import Sum
 
-from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
@@ -24,13 +23,13 @@ def linear(
     place: Cuda | None,
 ) -> Steps:
     """Norms by one allreduce, words by another, or by several if they are many."""
-    codec = LinearCodec(config, *native.world(call.process_set))
-    bucket = make_bucket(tensors, outputs, codec, call, memory, place)
+    bucket = make_bucket(tensors, outputs, config, call, memory, place)
     yield from bucket.agree()
-
-    words = bucket.buffer("words", sum(bucket.lengths), torch.int32)
-    sections = bucket.sections("words")
-    yield from overlapped(_section(bucket, words, section, name) for section, name in sections)
+    words = bucket.buffer("words", bucket.plan.length, torch.int32)
+    yield from overlapped(
+        _section(bucket, words, section, name) for section, name in bucket.sections("words")
+    )
+    bucket.release()
 
 
 def _section(bucket: Bucket, words: torch.Tensor, section: Section, name: str) -> Steps:

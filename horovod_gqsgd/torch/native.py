@@ -17,6 +17,11 @@ original = {
 SUMMABLE = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64)
 
 
+def takes(tensor: torch.Tensor) -> bool:
+    """Whether Horovod can reduce a tensor as it is."""
+    return tensor.dtype in SUMMABLE and tensor.is_contiguous()
+
+
 def function(operation: str, tensor: torch.Tensor) -> Callable[..., int]:
     """The native function ``horovod_torch_<operation>_async_<type>`` for a plain tensor."""
     return original[f"horovod_torch_{operation}_async_{tensor.type().replace('.', '_')}"]

@@ -15,6 +15,7 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, Sum
 
+from horovod_gqsgd.agreement import translate
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import device, native
 from horovod_gqsgd.torch.compressor import Gradient
@@ -25,6 +26,7 @@ from horovod_gqsgd.torch.progress import LONGEST_PAUSE, Progress
 
 _lock = threading.RLock()
 _operations: dict[int, Operation] = {}  # by handle, until waited for
+_small: dict[int, bytes] = {}  # names, by Horovod's handle, of gradients that go uncompressed
 _progress = Progress()
 _memories: dict[tuple[int, str], Memory] = {}
 _handles = itertools.count(-2, -1)  # Horovod's own are never negative
@@ -88,6 +90,12 @@ def _unmarked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _allreduce(tensor: Gradient, output: torch.Tensor, *arguments: Any) -> int:
+    if tensor.numel() < tensor.config.min_size:
+        plain, target = _unmarked(tensor), _unmarked(output)
+        if native.takes(plain) and native.takes(target):
+            handle = _named(native.function("allreduce", plain))(plain, target, *arguments)
+            _small[handle] = arguments[1]
+            return handle
     return _dispatch([tensor], [output], None, *arguments)
 
 
@@ -111,8 +119,13 @@ def _dispatch(
         call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set, members)
         kept = bool(text)  # the buffers of a nameless call would never be used again
         memory = _memories.setdefault((process_set, text), Memory()) if kept else Memory()
-        place = device.of([_unmarked(tensor) for tensor in tensors])
-        steps = _route(tensors, [_unmarked(output) for output in outputs], call, memory, place)
+        plain = [_unmarked(tensor) for tensor in tensors]
+        targets = [
+            inner if output is tensor else _unmarked(output)
+            for tensor, inner, output in zip(tensors, plain, outputs, strict=True)
+        ]
+        place = device.of(plain)
+        steps = _route(tensors, plain, targets, call, memory, place)
         operation = Operation(call.name, steps, place)
         handle = next(_handles)
         _operations[handle] = operation
@@ -122,6 +135,7 @@ def _dispatch(
 
 def _route(
     tensors: Sequence[torch.Tensor],
+    plain: list[torch.Tensor],
     outputs: list[torch.Tensor],
     call: Call,
     memory: Memory,
@@ -137,7 +151,6 @@ def _route(
             if isinstance(tensor, Gradient) and tensor.numel() >= max(tensor.config.min_size, 1)
         ]
     rest = [i for i in range(len(tensors)) if i not in set(exchange)]
-    plain = [_unmarked(tensor) for tensor in tensors]
     if exchange:
         config = tensors[exchange[0]].config  # type: ignore[attr-defined]
         chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
@@ -154,7 +167,11 @@ def _wait(handle: int) -> None:
     if operation is None:
         while _progress and not native.poll(handle):
             time.sleep(LONGEST_PAUSE)
-        native.finish(handle)
+        name = _small.pop(handle, None)
+        try:
+            native.finish(handle)
+        except RuntimeError as error:
+            raise error if name is None else translate(name.decode(), error) from None
         return
     start, busy, sends = time.perf_counter(), statistics.busy_seconds, statistics.sends
     _progress.wait(operation)
@@ -182,6 +199,7 @@ def _reset() -> None:
     global _nameless
     with _lock:
         _operations.clear()
+        _small.clear()
         _progress.clear()
         _memories.clear()
         _nameless = itertools.count()

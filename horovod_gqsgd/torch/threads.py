@@ -1,7 +1,11 @@
 """Threads of the kernels and threads of torch, which share one OpenMP runtime."""
 
+import threading
+
 import numba
 import torch
+
+_current = threading.local()
 
 
 def share_threads() -> None:
@@ -19,4 +23,6 @@ def share_threads() -> None:
 
 def use_threads(threads: int) -> None:
     """Let the kernels that this Python thread calls use so many threads."""
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    if _current.__dict__.get("threads") != threads:
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        _current.threads = threads

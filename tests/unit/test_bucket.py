@@ -5,7 +5,7 @@ import pytest
 
 from horovod_gqsgd import agreement
 from horovod_gqsgd.agreement import HEADER, JoinedError
-from horovod_gqsgd.bucket import Bucket, split
+from horovod_gqsgd.bucket import Bucket
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.config import Config
 from tests.parallel import specification
@@ -41,29 +41,24 @@ def test_linear_bucket_gives_the_specified_means(norm):
     head = np.max([head for head, _ in sent], axis=0)
     sums = np.sum([sums for _, sums in sent], axis=0)
     assert agreement.read_header(head) == (True, 2)
-    lengths = [bucket_words(size) for size in SIZES]
-    total = np.zeros(sum(lengths), np.int32)
+    total = np.zeros(buckets[0].length, np.int32)
     for bucket, x in zip(buckets, arrays, strict=True):
         words = np.empty_like(total)
-        bucket.encode(x, bucket.read(head, sums), split(words, lengths))
+        bucket.encode(x, bucket.read(head, sums), words)
         total += words
     outputs = [np.empty(size, np.float32) for size in SIZES]
-    buckets[0].decode(split(total, lengths), buckets[0].read(head, sums), outputs)
+    buckets[0].decode(total, buckets[0].read(head, sums), outputs)
     for i, output in enumerate(outputs):
         config = buckets[0].codec.config
         mean = specification.mean([x[i] for x in arrays], config, f"x.{i}", 2)
         np.testing.assert_array_equal(output, mean)
 
 
-def bucket_words(size):
-    return LinearCodec(Config(), 0, 3).length(size)
-
-
 def test_exponential_bucket_misses_a_rank_that_has_joined():
     buckets, arrays = ranks(3, levels="exponential")
     sent = [written(b, x, 0)[0] for b, x in zip(buckets, arrays, strict=True)]
     assert buckets[0].start == HEADER + 3
-    assert buckets[0].read(np.max(sent, axis=0), np.empty(0)).step == 0
+    assert buckets[0].read(np.max(sent, axis=0), np.empty(0)).dithers[0].step == 0
     with pytest.raises(JoinedError, match="rank 1 has joined"):
         buckets[0].read(np.max([sent[0], sent[2]], axis=0), np.empty(0))
 

@@ -27,6 +27,10 @@ class Simulated(Cuda):
         self.kernels: list[str] = []
         self.awaited: list[Event] = []
 
+    @property
+    def where(self):
+        return self.device
+
     @contextmanager
     def active(self):
         assert not self.inside

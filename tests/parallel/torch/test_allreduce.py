@@ -1,5 +1,7 @@
 """``hvd.allreduce`` and ``hvd.grouped_allreduce`` with ``compression=GlobalQSGD``."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,38 @@ def test_adasum_goes_uncompressed(hvd):
     plain = hvd.allreduce(mine, name="adasum.plain", op=hvd.Adasum)
     ours = hvd.allreduce(mine, name="adasum.ours", op=hvd.Adasum, compression=GlobalQSGD)
     assert torch.equal(plain, ours)
+
+
+def test_what_changes_under_a_name_counts(hvd):
+    """What was prepared for a name serves the next call only if nothing but the numbers differs."""
+    name = "changing"
+    for step, (size, config, op) in enumerate(
+        [
+            (5000, Config(), hvd.Average),
+            (5000, Config(), hvd.Average),
+            (3000, Config(), hvd.Average),
+            (3000, Config(bits=6), hvd.Average),
+            (3000, Config(levels="exponential"), hvd.Average),
+            (3000, Config(), hvd.Sum),
+        ]
+    ):
+        compression = GlobalQSGD(**config.to_dict())
+        result = hvd.allreduce(
+            gradient(hvd.rank(), size), name=name, compression=compression, op=op
+        )
+        inputs = [gradient(rank, size) for rank in range(hvd.size())]
+        factor = hvd.size() if op == hvd.Sum else 1
+        assert torch.equal(result, expected(inputs, config, name, step, factor)), step
+
+
+def test_nobody_holds_on_to_a_gradient(hvd):
+    for levels in ("linear", "exponential"):
+        memory = np.ones(5000, np.float32)
+        alive = weakref.ref(memory)
+        compression = GlobalQSGD(levels=levels)
+        hvd.allreduce_(compression.compress(torch.from_numpy(memory))[0], name=f"held.{levels}")
+        del memory
+        assert alive() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
