@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 #: Elements of a section, about: a multiple of 120 Ki, where tiles of words of every width begin.
-ELEMENTS = 9 * 120 * 1024
+ELEMENTS = 18 * 120 * 1024
 
 #: More elements than any bucket has: one section.
 WHOLE = 2**62

@@ -15,9 +15,9 @@ from horovod_gqsgd.torch.threads import use_threads
 #: Exchanges looked at that cannot go on before a look ends: Horovod completes them in the order of
 #: their start, as a rule. Every so many looks all of them have their turn.
 WINDOW, EVERY = 8, 16
-#: Seconds between two looks, at first and at most: looking takes time from the threads that are
-#: waited for. Horovod's own cycle is a millisecond.
-PAUSE, LONGEST_PAUSE = 5e-5, 5e-4
+#: Seconds between two looks, at first and at most, and how they grow: looking takes time from the
+#: threads that are waited for. So an exchange goes on late by half of what it waited for, at most.
+PAUSE, LONGEST_PAUSE, GROWTH = 5e-5, 2e-3, 1.5
 
 
 class Progress:
@@ -72,7 +72,7 @@ class Progress:
                     use_threads(self._threads)
                 look += 1
                 moved = self._look(pending, WINDOW if look % EVERY else len(pending))
-                pause = PAUSE if moved else min(2 * pause, LONGEST_PAUSE)
+                pause = PAUSE if moved else min(GROWTH * pause, LONGEST_PAUSE)
                 time.sleep(pause)
 
     def _look(self, pending: list[Operation], window: int) -> bool:

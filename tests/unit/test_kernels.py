@@ -240,7 +240,7 @@ def test_reduce_refuses_a_wrong_result():
 @pytest.mark.parametrize("bits", [3, 4, 5, 6, 8, 10, 16])
 def test_sections_make_the_whole(bits, block):
     """Encoded and decoded section by section, a tensor is what it is in one go."""
-    size, n = 2 * sections.ELEMENTS // 9 + 70_001, 3
+    size, n = 2 * sections.ELEMENTS // 18 + 70_001, 3
     x = sample(size)
     norm = max_norms(x, block)
     codecs: list[LinearCodec | ExponentialCodec] = [
@@ -254,7 +254,7 @@ def test_sections_make_the_whole(bits, block):
         outs = np.empty((2, size), np.float32)
         codec.encode(x, norm, whole, DITHER)
         codec.decode(whole, norm, outs[0], 1.0)
-        cuts = sections.cut([size], codec.length, sections.ELEMENTS // 9)
+        cuts = sections.cut([size], codec.length, sections.ELEMENTS // 18)
         assert [section.low for section in cuts[1:]] == [section.high for section in cuts[:-1]]
         for section in cuts:
             [(_tensor, start, stop)] = section.parts

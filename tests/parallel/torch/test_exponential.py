@@ -425,7 +425,7 @@ def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(
 ):
     """Whole or in sections; nothing of the failed exchange stays under way."""
     monkeypatch.setattr(shards, "GATHER_LIMIT", 0)
-    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 9)
+    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 18)
 
     def fragile(codes, levels, dither):
         if hvd.rank() == 0 and fail:

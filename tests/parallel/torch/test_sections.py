@@ -15,7 +15,7 @@ LARGE = 500_001
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Sections as short as they can be."""
-    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 9)
+    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 18)
 
 
 @pytest.fixture(params=["linear", "whole tensor", "gather", "scatter"])
