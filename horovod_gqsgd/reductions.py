@@ -37,6 +37,9 @@ class Reduction:
 
 _registry: dict[str, Reduction] = {}
 
+#: Those with kernels, also for GPUs.
+BUILTIN = ("exact", "pairwise")
+
 
 def register_reduction(
     name: str, reduce: Reduce, *, cuda: Callable | None = None, version: int = 1

@@ -10,7 +10,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_I16, _I32, _F32, _HALF = ir.IntType(16), ir.IntType(32), ir.FloatType(), ir.HalfType()
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_F32, _HALF = ir.FloatType(), ir.HalfType()
 
 
 def view(x: np.ndarray) -> np.ndarray:
@@ -78,6 +79,34 @@ def float_of(typing_context, value):
         return builder.bitcast(arguments[0], _F32)
 
     return types.float32(types.uint32), codegen
+
+
+@intrinsic
+def load_word(typing_context, array, at):
+    """The uint64 of the bytes from ``at`` on, at any address; little-endian, as the layout is."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _word_at(context, builder, signature, arguments)
+        return builder.load(pointer, align=1)
+
+    return types.uint64(array, types.intp), codegen
+
+
+@intrinsic
+def store_word(typing_context, array, at, word):
+    """Write the eight bytes of a uint64 from ``at`` on."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _word_at(context, builder, signature, arguments)
+        builder.store(arguments[2], pointer, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint64), codegen
+
+
+def _word_at(context, builder, signature, arguments):
+    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    return builder.bitcast(builder.gep(data, [arguments[1]]), _I64.as_pointer())
 
 
 @intrinsic

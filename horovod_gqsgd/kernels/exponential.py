@@ -6,10 +6,12 @@ from numba import prange
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels.bases import base_of, code_of, scale_for, value_of
-from horovod_gqsgd.kernels.casts import as_float32, as_item_of, view
+from horovod_gqsgd.kernels.casts import as_float32, as_item_of, load_word, store_word, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
 from horovod_gqsgd.kernels.scalars import f32, norm_or_nan, spread, squeeze, u32, u64
+
+u16 = np.uint16
 
 #: Codes that are in the first cache, one a byte, between a tensor and its packed form.
 STAGE = 4096
@@ -62,8 +64,16 @@ def decode(
 @serial
 def pack(codes, packed, bits):
     """Codes, one a byte and a multiple of eight of them, to ``bits`` bits each."""
+    if bits == 4:  # two to a byte, which makes vectors
+        pairs = codes.view(np.uint16)
+        for j in range(pairs.size):
+            packed[j] = np.uint8(u16(pairs[j] | u16(pairs[j] >> u16(4))))
+        return
     eights = codes.view(np.uint64)
-    for group in range(eights.size):
+    whole = _whole_words(eights.size, bits)
+    for group in range(whole):  # the zeros above its codes make way for the next group
+        store_word(packed, group * bits, squeeze(eights[group], u64(bits)))
+    for group in range(whole, eights.size):
         word = squeeze(eights[group], u64(bits))
         for byte in range(bits):
             packed[group * bits + byte] = np.uint8(u64(word >> u64(8 * byte)) & u64(255))
@@ -72,12 +82,28 @@ def pack(codes, packed, bits):
 @serial
 def unpack(packed, codes, bits):
     """The inverse of `pack`."""
+    if bits == 4:
+        pairs = codes.view(np.uint16)
+        for j in range(packed.size):
+            pair = u16(packed[j])
+            pairs[j] = u16(u16(pair | u16(pair << u16(4))) & u16(0x0F0F))
+        return
     eights = codes.view(np.uint64)
-    for group in range(packed.size // bits):
+    groups = packed.size // bits
+    whole = _whole_words(groups, bits)
+    for group in range(whole):
+        eights[group] = spread(load_word(packed, group * bits), u64(bits))
+    for group in range(whole, groups):
         word = u64(0)
         for byte in range(bits):
             word = u64(word | u64(u64(packed[group * bits + byte]) << u64(8 * byte)))
         eights[group] = spread(word, u64(bits))
+
+
+@serial
+def _whole_words(groups, bits):
+    """How many groups have eight bytes from their first one on, before the last group ends."""
+    return max(0, (groups * bits - 8) // bits + 1)
 
 
 @serial

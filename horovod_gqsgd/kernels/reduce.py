@@ -13,7 +13,7 @@ from horovod_gqsgd.kernels import exact, pairwise
 from horovod_gqsgd.kernels.exponential import pack, unpack
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL
 from horovod_gqsgd.kernels.scalars import u32
-from horovod_gqsgd.reductions import Reduction
+from horovod_gqsgd.reductions import BUILTIN, Reduction
 
 
 def reduce(
@@ -30,7 +30,7 @@ def reduce(
     ``start`` is the index in the tensor of the first code, a multiple of eight. The rows may be a
     part of longer ones.
     """
-    if reduction.name not in ("exact", "pairwise"):
+    if reduction.name not in BUILTIN:
         _registered(reduction, rows, levels, packed, size, dither, start)
         return
     n, stride = len(rows), rows.strides[0]

@@ -55,19 +55,25 @@ class Cuda:
         self.name = name
         self.held: list[Any] = []  # memory that kernels may still use
 
+    def here(self, tensor: Any) -> Any:
+        """A tensor, copied if it is somewhere else."""
+        if tensor.device == self.name:
+            return tensor
+        with tf.device(self.name):
+            return tf.identity(tensor)
+
     def array(self, tensor: Any, dtype: Any, start: int = 0, size: int | None = None) -> Any:
         """A tensor, or ``size`` elements from ``start`` on, as kernels take it; copied to here."""
-        here = tensor
-        if tensor.device != self.name:
-            with tf.device(self.name):
-                here = tf.identity(tensor)
+        here = self.here(tensor)
         self.held.append(here)
         count = here.shape.num_elements() - start if size is None else size
         return self._view(tf.experimental.dlpack.to_dlpack(here), count, dtype, start)
 
     def memory(self, size: int, dtype: tf.DType) -> Any:
-        """A flat tensor of TensorFlow's allocator; integers and bfloat16 as other types."""
+        """A flat tensor of TensorFlow's allocator; int32 and bfloat16 as other types."""
         with tf.device(self.name):
+            if dtype == tf.uint8:  # has no `Empty` on a GPU
+                return tf.zeros([size], dtype)
             return tf.raw_ops.Empty(shape=[size], dtype=dtype)
 
     def empty(self, count: int, dtype: Any) -> Any:

@@ -73,21 +73,28 @@ class Exponential(Exchange):
     ) -> list[np.ndarray]:
         """Codes, and how many bytes of them go to every rank when they are scattered."""
         bucket = self.bucket(sizes)
-        n = bucket.codec.n
         if not bucket.by_max:
             self.settle(bucket, head, sums)
         elif not agreement.read_header(head)[0]:
-            row = bucket.description()
-            return [np.tile(row, n if scatter else 1), np.full(n, row.size, np.int32)]
+            return self.rows(bucket, scatter)
         agreed = self.begin(bucket, head, sums)
         codes = self.memory.buffer("codes", bucket.length, np.uint8)
         bucket.encode([flat(gradient) for gradient in gradients], agreed, codes)
+        return [codes, self.send(bucket, scatter)]
+
+    def rows(self, bucket: Bucket, scatter: bool) -> list[np.ndarray]:
+        """In place of codes and shares: this rank's description, for every other one."""
+        row, n = bucket.description(), bucket.codec.n
+        return [np.tile(row, n if scatter else 1), np.full(n, row.size, np.int32)]
+
+    def send(self, bucket: Bucket, scatter: bool) -> np.ndarray:
+        """The bytes of codes that each rank owns; counts what is sent."""
         splits = np.diff(self.bounds(bucket)).astype(np.int32)
         if scatter:
-            statistics.alltoall("code", codes.nbytes, int(splits[bucket.codec.rank]))
+            statistics.alltoall("code", bucket.length, int(splits[bucket.codec.rank]))
         else:
-            statistics.allgather("code", codes.nbytes, n)
-        return [codes, splits]
+            statistics.allgather("code", bucket.length, bucket.codec.n)
+        return splits
 
     @on_worker
     def reduce_all(
@@ -125,10 +132,7 @@ class Exponential(Exchange):
     ) -> list[np.ndarray]:
         """Reduced codes to gradients."""
         bucket = self.bucket(sizes)
-        if self.memory.failure:
-            raise self.memory.failure
-        if everything.size < bucket.length:
-            raise ReductionError(self.call.key, self.config.reducer.name)
+        self.insist(bucket, everything.size)
         return self.decoded(bucket, head, sums, everything)
 
     def reduce(
@@ -156,6 +160,13 @@ class Exponential(Exchange):
         outputs = self.outputs(bucket.sizes)
         bucket.decode(reduced, bucket.read(head, sums), [flat(output) for output in outputs])
         return outputs
+
+    def insist(self, bucket: Bucket, gathered: int) -> None:
+        """Raise if the reduction has failed, here or on a rank that gave nothing."""
+        if self.memory.failure:
+            raise self.memory.failure
+        if gathered < bucket.length:
+            raise ReductionError(self.call.key, self.config.reducer.name)
 
     def bounds(self, bucket: Bucket) -> list[int]:
         """Where the shards begin, and where the last one ends, in bytes."""

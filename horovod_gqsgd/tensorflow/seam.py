@@ -18,6 +18,7 @@ from horovod.tensorflow.mpi_ops import Sum, _normalize_name, global_process_set
 from tensorflow.python.ops import control_flow_util
 
 from horovod_gqsgd.config import Config
+from horovod_gqsgd.reductions import BUILTIN
 from horovod_gqsgd.tensorflow import device, native
 from horovod_gqsgd.tensorflow.compressor import Gradient
 from horovod_gqsgd.tensorflow.exponential import Exponential
@@ -143,12 +144,13 @@ def _exchange(tensors: list[Any], config: Config, call: Call) -> list[Any]:
 
 
 def _scheme(config: Config) -> type[Linear] | type[Exponential]:
-    """On GPUs with kernels for the levels; exponential ones go through the host."""
-    if config.levels == "linear" and device.available():
-        from horovod_gqsgd.tensorflow.cuda import CudaLinear
+    """On GPUs by kernels; reductions of users have none, and run on the host."""
+    linear = config.levels == "linear"
+    if device.available() and (linear or config.reduction in BUILTIN):
+        from horovod_gqsgd.tensorflow.cuda import CudaExponential, CudaLinear
 
-        return CudaLinear
-    return Linear if config.levels == "linear" else Exponential
+        return CudaLinear if linear else CudaExponential
+    return Linear if linear else Exponential
 
 
 def _compressed(tensors: Sequence[Any], config: Config, call: Call) -> list[Any]:

@@ -16,6 +16,7 @@ from horovod_gqsgd import bucket, sections, shards
 from horovod_gqsgd.agreement import HEADER
 from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
+from horovod_gqsgd.reductions import BUILTIN
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch.bucket import Bucket
@@ -112,7 +113,7 @@ class CudaBucket(Bucket):
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
         reduction, bits = self.codec.config.reducer, self.codec.config.bits
-        builtin = reduction.name in ("exact", "pairwise")
+        builtin = reduction.name in BUILTIN
         if not builtin and reduction.cuda is None:
             _warn(reduction.name)
             on_host = torch.empty(reduced.shape, dtype=torch.uint8)

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from horovod_gqsgd import shards
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.tensorflow import DisagreementError, GlobalQSGD
+from horovod_gqsgd.tensorflow import DisagreementError, GlobalQSGD, register_reduction
 from tests.parallel.tensorflow.specification import everyone, expected, gradient, same
+from tests.parallel.tensorflow.test_exponential import median, registry
+
+__all__ = ["registry"]  # a fixture
 
 #: A function that raises does so itself, or as TensorFlow tells it.
 ERRORS = (ValueError, tf.errors.OpError)
@@ -35,6 +39,51 @@ def test_stages_and_their_kernels(hvd, simulated):
     kernels = [place.kernels for place in simulated]
     assert kernels == [["header", "maximum"], ["prepare", "encode"], ["prepare", "decode"]]
     assert not any(place.queue or place.held for place in simulated)
+
+
+@pytest.mark.parametrize("way", ["gather", "scatter"])
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"bits": 3, "reduction": "pairwise"}, {"base": 2**0.25, "norm": 2}],
+    ids=["exact", "pairwise", "sums"],
+)
+def test_exponential(hvd, places, monkeypatch, way, parameters):
+    monkeypatch.setattr(shards, "GATHER_LIMIT", 2**20 if way == "gather" else 0)
+    name, compression = f"exponential.{way}", GlobalQSGD(levels="exponential", **parameters)
+    average = tf.function(lambda x: hvd.allreduce(x, name=name, compression=compression))
+    for step in range(2):
+        everyones = everyone(hvd, 13, 100, seed=step)
+        result = average(on_gpu(everyones[hvd.rank()]))
+        assert same(result, expected(everyones, compression.config, name, step))
+    stages = 3 + (way == "scatter") + ("norm" in parameters)
+    assert len(places) == 2 * stages
+    assert None not in places
+
+
+def test_group_of_exponential_codes(hvd, simulated):
+    compression = GlobalQSGD(levels="exponential", bits=5)
+    shapes = [(1100,), (1027,)]
+    mine = [on_gpu(gradient(hvd.rank(), *shape)) for shape in shapes]
+    results = hvd.grouped_allreduce(mine, name="eg", compression=compression)
+    for i, shape in enumerate(shapes):
+        reference = expected(everyone(hvd, *shape), compression.config, f"eg.{i}")
+        assert same(results[i], reference)
+    kernels = [place.kernels for place in simulated]
+    both = ["prepare", "prepare"]
+    assert kernels[1:] == [
+        [*both, "encode", "encode"],
+        [*both, "exact", "exact", "decode", "decode"],
+    ]
+
+
+def test_reductions_of_users_run_on_the_host(hvd, places, registry):
+    register_reduction("median", median)
+    compression = GlobalQSGD(levels="exponential", reduction="median")
+    everyones = everyone(hvd, 1100)
+    mine = on_gpu(everyones[hvd.rank()])
+    result = hvd.allreduce(mine, name="median", compression=compression)
+    assert same(result, expected(everyones, compression.config, "median"))
+    assert not places
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
@@ -81,9 +130,16 @@ def test_disagreement_of_sums(hvd):
     check_disagreement(hvd, tf.function, 2)
 
 
-def check_disagreement(hvd, traced, norm):
-    compression = GlobalQSGD(bits=8 if hvd.rank() == 0 else 6, norm=norm)
-    average = traced(lambda x: hvd.allreduce(x, name=f"d.{norm}", compression=compression))
+@pytest.mark.parametrize("limit", [2**20, 0], ids=["gather", "scatter"])
+def test_disagreement_of_codes(hvd, monkeypatch, limit):
+    monkeypatch.setattr(shards, "GATHER_LIMIT", limit)
+    check_disagreement(hvd, tf.function, "inf", levels="exponential")
+
+
+def check_disagreement(hvd, traced, norm, **parameters):
+    compression = GlobalQSGD(bits=8 if hvd.rank() == 0 else 6, norm=norm, **parameters)
+    name = "d." + ".".join([str(norm), *parameters])
+    average = traced(lambda x: hvd.allreduce(x, name=name, compression=compression))
     with pytest.raises((DisagreementError, *ERRORS), match="bits is 8 on rank 0; 6 on rank"):
         average(on_gpu(tf.ones(1100)))
 
