@@ -128,6 +128,17 @@ def _step_table(found: list[Contest]) -> Iterator[str]:
         yield f"| `{name}` | {' | '.join(cells)} | {sent} |"
 
 
+def _spread_of_compute(found: list[Contest]) -> str:
+    """How far floors can be trusted: compute does not depend on the rate."""
+    alone = [c.milliseconds("alone") for c in found if c.model == "embedding"]
+    if len(alone) < 2:
+        return ""
+    return (
+        f" The embedding's compute alone took {min(alone):.0f} to {max(alone):.0f} ms, depending "
+        "on the cell, though no network is in it: floors and bounds are uncertain by as much."
+    )
+
+
 def _memory_table(cells: Mapping[str, Any]) -> Iterator[str]:
     peaks = {tuple(key.split(", ")[1:]): cell["result"] for key, cell in cells.items()
              if key.startswith("memory")}  # fmt: skip
@@ -188,7 +199,8 @@ def write_report(
     lines += [
         "\n## Targets\n",
         "*At most* is what an exchange of as many bytes could reach here: with compute as measured "
-        "alone, then the bytes at line rate, and nothing else.\n",
+        "alone, then the bytes at line rate, and nothing else."
+        f"{_spread_of_compute(found)}\n",
         "| target | wanted | measured | | at most |",
         "|---|---|---|---|---|",
     ]
