@@ -79,7 +79,7 @@ def test_small_tensors(hvd, gpu, simulated):
 
     small = hvd.allreduce(torch.ones(10).to(gpu), name="gpu small", compression=GlobalQSGD)
     assert torch.equal(small.cpu(), torch.ones(10))
-    assert simulated[-1].kernels == []
+    assert simulated == []  # straight to Horovod
 
 
 def test_group(hvd, gpu):
