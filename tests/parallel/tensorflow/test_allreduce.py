@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
-from horovod_gqsgd.tensorflow.memory import recall
+from horovod_gqsgd.tensorflow.memory import PIECES, recall
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -91,9 +91,14 @@ def test_results_that_the_user_keeps_stay(hvd, traced):
 
 def test_memory_is_used_again(hvd, traced):
     average = traced(lambda x: hvd.allreduce(x, name="again", compression=GlobalQSGD))
-    for step in range(4):
+    seen: dict[str, set[int]] = {}
+    for step in range(8):
         average(gradient(hvd.rank(), 3000, seed=step))
-    assert [len(owners) for owners in recall(0, "again").owners.values()] == [1] * 4
+        for role, owners in recall(0, "again").owners.items():
+            seen.setdefault(role, set()).update(owner.ctypes.data for owner in owners)
+    assert len(seen) == 4
+    # two where somebody still has a view of the last step's, which Horovod at times does
+    assert all(len(pieces) <= PIECES for pieces in seen.values())
 
 
 @pytest.mark.parametrize("levels", ["linear", "exponential"])
