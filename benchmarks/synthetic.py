@@ -10,6 +10,7 @@ model to the machine.
 
 import argparse
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -26,6 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from horovod_gqsgd.torch import statistics
+
+#: A median scatters so many times as much as a mean.
+MEDIAN = math.sqrt(math.pi / 2)
 
 PHASES = ("norm", "encode", "wait", "decode")
 
@@ -86,14 +90,15 @@ class Contender:
     def result(self, batch: int, baseline: "Contender") -> dict[str, Any]:
         """Means and 1.96 σ over the iterations, ratios to ``baseline`` iteration by iteration."""
         speeds = [1 / seconds for seconds in self.seconds]
-        pairs = zip(self.seconds, baseline.seconds, strict=True)
+        ratios = [a / b for a, b in zip(self.seconds, baseline.seconds, strict=True)]
         sends, late = self.totals["sends"], self.totals["late_sends"]
         return {
             "compression": self.name,
             "steps/s": fmean(speeds),
             "steps/s 1.96 sigma": 1.96 * pstdev(speeds),
             f"{self.work.unit}/s per process": batch * fmean(speeds),
-            "step time ratio": median(ours / theirs for ours, theirs in pairs),
+            "step time ratio": median(ratios),
+            "step time ratio 1.96 sigma": 1.96 * MEDIAN * pstdev(ratios) / len(ratios) ** 0.5,
             "bytes per step": sent_bytes(self.name, self.work.model, self.totals, self.steps),
             "CPU ms": 1e3 * self.cpu / self.steps,
             "synchronize ms": 1e3 * self.synchronize / self.steps,
@@ -175,7 +180,7 @@ def show(results: list[dict[str, Any]], unit: str, device: str) -> None:
         table.add_row(
             result["compression"],
             f"{result['steps/s']:.2f} ± {result['steps/s 1.96 sigma']:.2f}",
-            f"{result['step time ratio']:.3f} x",
+            f"{result['step time ratio']:.3f} ± {result['step time ratio 1.96 sigma']:.3f}",
             f"{result['bytes per step']:,}",
             f"{result['CPU ms']:.1f}",
             f"{result['synchronize ms']:.1f}",

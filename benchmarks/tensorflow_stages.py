@@ -2,7 +2,8 @@
 
     python benchmarks/tensorflow_stages.py
 
-Both take turns on the same data, in one process.
+Both take turns on the same data, in one process: four tensors in one call of a function, as a step
+has many gradients.
 """
 
 import argparse
@@ -23,34 +24,56 @@ from horovod_gqsgd.tensorflow.native import Call
 from horovod_gqsgd.tensorflow.stage import stage
 from horovod_gqsgd.tensorflow.worker import on_worker
 
+#: Gradients in a step: a function is called once for all of them.
+GRADIENTS = 4
+
+
+class Gradient:
+    """One of them, with what has been agreed upon for it."""
+
+    def __init__(self, config: Config, size: int, name: str) -> None:
+        self.exchange = Linear(config, Call(name, Average, 1.0, 1.0, False, 0), [tf.float32])
+        self.x, self.sizes = tf.random.normal([size]), np.array([size])
+        head, sums = stage(self.exchange.norm, [0 * tf.constant(1), self.x], [tf.int32, tf.float64])
+        [words] = stage(self.exchange.encode, [head, sums, self.x], [tf.int32])
+        # A copy each: as after an allreduce, nobody shares memory with the exchange.
+        self.head, self.sums, self.words = (tf.constant(t.numpy()) for t in (head, sums, words))
+        self.bucket = self.exchange.bucket([size])
+        self.agreed = self.bucket.read(self.head.numpy(), self.sums.numpy())
+        self.array, self.sent = self.x.numpy(), self.words.numpy()
+        self.packed, self.output = np.empty_like(self.sent), np.empty_like(self.array)
+
+    @on_worker
+    def bare_encode(self) -> None:
+        """The kernel alone."""
+        self.bucket.encode([self.array], self.agreed, self.packed)
+
+    @on_worker
+    def bare_decode(self) -> None:
+        """The kernel alone."""
+        self.bucket.decode(self.sent, self.agreed, [self.output])
+
+    def encode(self) -> Any:
+        """A node of a graph."""
+        return stage(self.exchange.encode, [self.head, self.sums, self.x], [tf.int32])
+
+    def decode(self) -> Any:
+        """A node of a graph."""
+        inputs = [self.head, self.sums, self.sizes, self.words]
+        return stage(self.exchange.decode, inputs, [tf.float32])
+
 
 def cases(config: Config, size: int) -> dict[str, tuple[Callable, Callable]]:
     """Bare kernels and stages of a graph, by what they do."""
-    exchange = Linear(config, Call("x", Average, 1.0, 1.0, False, 0), [tf.float32])
-    x, sizes = tf.random.normal([size]), np.array([size])
-    head, sums = stage(exchange.norm, [0 * tf.constant(1), x], [tf.int32, tf.float64])
-    [words] = stage(exchange.encode, [head, sums, x], [tf.int32])
-    # A copy each: as after an allreduce, nobody shares memory with the exchange.
-    head, sums, words = (tf.constant(tensor.numpy()) for tensor in (head, sums, words))
-
-    bucket = exchange.bucket([size])
-    agreed = bucket.read(head.numpy(), sums.numpy())
-    array, sent = x.numpy(), words.numpy()
-    packed, output = np.empty_like(sent), np.empty_like(array)
-
-    @tf.function
-    def encode(x: Any) -> Any:
-        return stage(exchange.encode, [head, sums, x], [tf.int32])
-
-    @tf.function
-    def decode(words: Any) -> Any:
-        return stage(exchange.decode, [head, sums, sizes, words], [tf.float32])
-
+    gradients = [Gradient(config, size, f"x{i}") for i in range(GRADIENTS)]
     return {
-        "encode": (on_worker(lambda: bucket.encode([array], agreed, packed)), lambda: encode(x)),
+        "encode": (
+            lambda: [gradient.bare_encode() for gradient in gradients],
+            tf.function(lambda: [gradient.encode() for gradient in gradients]),
+        ),
         "decode": (
-            on_worker(lambda: bucket.decode(sent, agreed, [output])),
-            lambda: decode(words),
+            lambda: [gradient.bare_decode() for gradient in gradients],
+            tf.function(lambda: [gradient.decode() for gradient in gradients]),
         ),
     }
 
@@ -75,7 +98,7 @@ def main() -> None:
     ).items():
         seconds(bare), seconds(graph)
         pairs = [(seconds(bare), seconds(graph)) for _ in range(options.repeats)]
-        alone, inside = (1e3 * median(column) for column in zip(*pairs, strict=True))
+        alone, inside = (1e3 * median(column) / GRADIENTS for column in zip(*pairs, strict=True))
         ratio = median(theirs / ours for ours, theirs in pairs)
         print(f"{name}: kernel {alone:.1f} ms, in a tf.function {inside:.1f} ms, {ratio:.2f} x")
 

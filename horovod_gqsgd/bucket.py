@@ -56,9 +56,8 @@ class Bucket:
         self.head_size = self.start + self.by_max * sum(self.counts)
         self.sums_size = 0 if self.by_max else sum(self.counts)
         self.norm_spans = spans(self.counts, self.start if self.by_max else 0)
-        self.lengths = [codec.length(size) for size in sizes]
-        self.length = sum(self.lengths)
-        self.spans = spans(self.lengths)
+        self.spans = spans([codec.length(size) for size in sizes])
+        self.length = self.spans[-1].stop
         parts = [Part(i, 0, size) for i, size in enumerate(sizes)]
         self.whole = Section(parts, 0, self.length)
         self.context = {

@@ -1,35 +1,23 @@
 """The exact reduction on the CPU: integer levels of n rows summed, then one rounding.
 
 Two ways to the same bits. Where all levels of a stage are powers of two from 2^-20 up, the int64
-sum is an int32 sum shifted by twenty bits, and shifts make its terms, eight to a vector. All
-other levels come from a table, which holds the sums of all pairs of codes: half the lookups.
+sum is an int32 sum shifted by twenty bits, which takes half the vectors.
 """
-
-import functools
 
 import numpy as np
 from numba import prange
 
-from horovod_gqsgd.exponential import UNIT, Levels, scale_for
-from horovod_gqsgd.kernels.bases import base_of, code_of
+from horovod_gqsgd.exponential import UNIT, scale_for
+from horovod_gqsgd.kernels.bases import base_of, code_of, integer_of
 from horovod_gqsgd.kernels.draws import row
-from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial
-from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32, u64
+from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
+from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
 
 #: Levels 2^0 … 2^-20 are integers of the short sums, of which int32 holds so many.
 SHORT = 20
 SHORT_LAST = SHORT + 1
 SHORT_ROWS = 2**10
-
-u16 = np.uint16
-
-
-@functools.cache
-def _table(levels: Levels) -> np.ndarray:
-    """The sums of two levels, by ``code + 2^bits·other``."""
-    each = levels.decode_integers(np.arange(2**levels.bits, dtype=np.uint8))
-    return np.add.outer(each, each).ravel()
 
 
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
@@ -39,7 +27,7 @@ def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
         run = _short_parallel if threads else _short_serial
     else:
         run = _wide_parallel if threads else _wide_serial
-    run(rows, n, stride, packed, size, start, scale, _table(levels), base_of(levels), keys)
+    run(rows, n, stride, packed, size, start, scale, base_of(levels), keys)
 
 
 @inline
@@ -71,21 +59,24 @@ def _short_mean(a, b, c, d, scale, codes, first, key, base):
         codes[j] = code_of(base, f32(total), scale, random)
 
 
+@inline
+def _integers(a, b, c, d, base):
+    left = integer_of(base, a) + integer_of(base, b)
+    return left + (integer_of(base, c) + integer_of(base, d))
+
+
 @serial
-def _pair(a, b, pairs, bits):
+def _sum4(a, b, c, d, floats, base):
+    wide()
     for j in range(a.size):
-        pairs[j] = u16(u16(a[j]) | u16(u16(b[j]) << u16(bits)))
+        floats[j] = f32(_integers(a[j], b[j], c[j], d[j], base))
 
 
 @serial
-def _wide_add(pairs, others, sums, table):
-    """Four pairs come in one load: this loop does little else than load."""
-    pairs, others = pairs.view(np.uint64), others.view(np.uint64)
-    for group in range(pairs.size):
-        for k in range(4):
-            pair = u64(pairs[group] >> u64(16 * k)) & u64(0xFFFF)
-            other = u64(others[group] >> u64(16 * k)) & u64(0xFFFF)
-            sums[4 * group + k] += table[pair] + table[other]
+def _add(a, b, c, d, sums, base):
+    wide()
+    for j in range(a.size):
+        sums[j] += _integers(a[j], b[j], c[j], d[j], base)
 
 
 @serial
@@ -97,6 +88,7 @@ def _to_float(sums, floats):
 
 @serial
 def _round(sums, scale, codes, first, key, base):
+    wide()
     k0, k1, _k2, _k3 = key
     for j in range(codes.size):
         random = hash32(u32(first + u32(j)), k0, k1)
@@ -129,29 +121,33 @@ def _row(rows, n, stride, i, at, end, stage, bits):
 
 
 @serial
-def _wide_stage(rows, n, stride, at, end, stage, pairs, sums, table, bits):
+def _sum(rows, n, stride, at, end, stage, sums, floats, base):
+    """Float32 sums of integer levels."""
     sums[:] = 0
     for i in range(0, n, 4):
-        for pair in range(2):
-            first = i + 2 * pair
-            a = _row(rows, n, stride, first, at, end, stage[0], bits)
-            b = _row(rows, n, stride, first + 1, at, end, stage[1], bits)
-            _pair(a, b, pairs[pair], bits)
-        _wide_add(pairs[0], pairs[1], sums, table)
+        a = _row(rows, n, stride, i, at, end, stage[0], base.bits)
+        b = _row(rows, n, stride, i + 1, at, end, stage[1], base.bits)
+        c = _row(rows, n, stride, i + 2, at, end, stage[2], base.bits)
+        d = _row(rows, n, stride, i + 3, at, end, stage[3], base.bits)
+        if n <= 4:
+            _sum4(a, b, c, d, floats, base)
+        else:
+            _add(a, b, c, d, sums, base)
+    if n > 4:
+        _to_float(sums, floats)
 
 
 @serial
-def _short_range(rows, n, stride, packed, low, high, start, scale, table, base, keys):
-    stage, pairs = np.zeros((2, STAGE), np.uint8), np.zeros((2, STAGE), np.uint16)
-    short, wide, floats = np.empty(STAGE, i32), np.empty(STAGE, np.int64), np.empty(STAGE, f32)
+def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
+    stage = np.empty((4, STAGE), np.uint8)
+    short, sums, floats = np.empty(STAGE, i32), np.empty(STAGE, np.int64), np.empty(STAGE, f32)
     short_scale = f32(scale * f32(1 << UNIT - SHORT))
     at = low
     while at < high:
         end = stage_end(at, high, start)
         key, first, codes = row(keys, start + at), u32(start + at), packed[at:end]
         if not _is_short(rows, n, stride, at, end):
-            _wide_stage(rows, n, stride, at, end, stage, pairs, wide, table, 8)
-            _to_float(wide, floats)
+            _sum(rows, n, stride, at, end, stage, sums, floats, base)
             _round(floats, scale, codes, first, key, base)
         else:
             short[:] = 0
@@ -171,14 +167,13 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, table, base, 
 
 
 @serial
-def _wide_range(rows, n, stride, packed, low, high, start, scale, table, base, keys):
-    stage, pairs = np.zeros((2, STAGE), np.uint8), np.zeros((2, STAGE), np.uint16)
-    wide, floats, codes = np.empty(STAGE, np.int64), np.empty(STAGE, f32), np.empty(STAGE, np.uint8)
+def _wide_range(rows, n, stride, packed, low, high, start, scale, base, keys):
+    stage, codes = np.empty((4, STAGE), np.uint8), np.empty(STAGE, np.uint8)
+    sums, floats = np.empty(STAGE, np.int64), np.empty(STAGE, f32)
     at = low
     while at < high:
         end = stage_end(at, high, start)
-        _wide_stage(rows, n, stride, at, end, stage, pairs, wide, table, base.bits)
-        _to_float(wide, floats)
+        _sum(rows, n, stride, at, end, stage, sums, floats, base)
         key, mine = row(keys, start + at), result(packed, at, end, codes, base.bits)
         _round(floats, scale, mine, u32(start + at), key, base)
         store(codes, packed, at, end, base.bits)
@@ -186,24 +181,24 @@ def _wide_range(rows, n, stride, packed, low, high, start, scale, table, base, k
 
 
 @serial
-def _short_serial(rows, n, stride, packed, size, start, scale, table, base, keys):
-    _short_range(rows, n, stride, packed, 0, size, start, scale, table, base, keys)
+def _short_serial(rows, n, stride, packed, size, start, scale, base, keys):
+    _short_range(rows, n, stride, packed, 0, size, start, scale, base, keys)
 
 
 @parallel
-def _short_parallel(rows, n, stride, packed, size, start, scale, table, base, keys):
+def _short_parallel(rows, n, stride, packed, size, start, scale, base, keys):
     for task in prange(0, -(-size // CHUNK)):
         low, high = task * CHUNK, min(size, (task + 1) * CHUNK)
-        _short_range(rows, n, stride, packed, low, high, start, scale, table, base, keys)
+        _short_range(rows, n, stride, packed, low, high, start, scale, base, keys)
 
 
 @serial
-def _wide_serial(rows, n, stride, packed, size, start, scale, table, base, keys):
-    _wide_range(rows, n, stride, packed, 0, size, start, scale, table, base, keys)
+def _wide_serial(rows, n, stride, packed, size, start, scale, base, keys):
+    _wide_range(rows, n, stride, packed, 0, size, start, scale, base, keys)
 
 
 @parallel
-def _wide_parallel(rows, n, stride, packed, size, start, scale, table, base, keys):
+def _wide_parallel(rows, n, stride, packed, size, start, scale, base, keys):
     for task in prange(0, -(-size // CHUNK)):
         low, high = task * CHUNK, min(size, (task + 1) * CHUNK)
-        _wide_range(rows, n, stride, packed, low, high, start, scale, table, base, keys)
+        _wide_range(rows, n, stride, packed, low, high, start, scale, base, keys)

@@ -8,7 +8,7 @@ from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels.bases import base_of, code_of, scale_for, value_of
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, load_word, store_word, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
-from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
+from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial, wide
 from horovod_gqsgd.kernels.scalars import f32, norm_or_nan, spread, squeeze, u32, u64
 
 u16 = np.uint16
@@ -108,6 +108,7 @@ def _whole_words(groups, bits):
 
 @serial
 def _encode_piece(x, scale, codes, first, key, kind, base):
+    wide()
     k0, k1, k2, k3 = key
     for j in range(x.size):
         random = draw(kind, u32(first + u32(j)), k0, k1, k2, k3)
@@ -117,6 +118,7 @@ def _encode_piece(x, scale, codes, first, key, kind, base):
 @serial
 def _encode4(a, b, c, d, scales, codes, first, key, kind, base):
     """Four runs at once: four streams keep the memory busy."""
+    wide()
     k0, k1, k2, k3 = key
     sa, sb, sc, sd = scales
     pa, pb, pc, pd = codes[:RUN], codes[RUN : 2 * RUN], codes[2 * RUN : 3 * RUN], codes[3 * RUN :]

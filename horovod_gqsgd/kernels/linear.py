@@ -14,7 +14,7 @@ from horovod_gqsgd import lanes
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
-from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial
+from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial, wide
 from horovod_gqsgd.kernels.scalars import (
     f32,
     i32,
@@ -95,6 +95,7 @@ def _tiles(start: int, stop: int, bits: int) -> tuple[int, int]:
 
 @serial
 def _encode1(x, words, scale, shift, limit, fraction, first, key, kind):
+    wide()
     k0, k1, k2, k3 = key
     for j in range(x.size):
         random = draw(kind, u32(first + u32(j)), k0, k1, k2, k3)
@@ -104,6 +105,7 @@ def _encode1(x, words, scale, shift, limit, fraction, first, key, kind):
 
 @serial
 def _encode4(a, b, c, d, words, scales, shift, bits, keep, limit, fraction, first, key, kind):
+    wide()
     k0, k1, k2, k3 = key
     sa, sb, sc, sd = scales
     # shift counts are masked, or the shifts are carried out in 64 bits

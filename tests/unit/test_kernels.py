@@ -6,8 +6,10 @@ import sys
 import textwrap
 import threading
 
+import numba
 import numpy as np
 import pytest
+from llvmlite import binding
 
 from horovod_gqsgd import exponential, lanes, linear, norms, sections
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
@@ -372,3 +374,20 @@ def test_no_writable_cache_still_works(monkeypatch):
 
     monkeypatch.setattr(jit, "_KernelCache", refuse)
     assert jit.serial(lambda x: x + 1)(2) == 3
+
+
+def test_loops_that_compute_use_the_widest_vectors():
+    """LLVM stays at 256 bits unless told; `wide` must outlive changes of llvmlite."""
+    if not binding.get_host_cpu_features().get("avx512f"):
+        pytest.skip("this CPU has no vectors of 512 bits")
+    if binding.get_host_cpu_name() in jit.SLOWED_BY_WIDE_VECTORS:
+        pytest.skip("vectors of 512 bits would lower the clock of this CPU")
+
+    def loop(x):
+        jit.wide()
+        for j in range(x.size):
+            x[j] = np.uint32(x[j] ^ np.uint32(x[j] >> np.uint32(3)))
+
+    compiled = numba.njit(loop)
+    compiled(np.zeros(8, np.uint32))
+    assert "zmm" in compiled.inspect_asm(compiled.signatures[0])
