@@ -131,7 +131,7 @@ def uncompressed(
 
 def _summable(tensor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
     """What Horovod can reduce in place of ``tensor``: itself if that is where the output goes."""
-    known = tensor.dtype in native.SUMMABLE
-    if known and tensor.is_contiguous() and tensor.data_ptr() == output.data_ptr():
+    if native.takes(tensor) and tensor.data_ptr() == output.data_ptr():
         return tensor
-    return tensor.to(tensor.dtype if known else torch.float32, copy=True).contiguous()
+    dtype = tensor.dtype if tensor.dtype in native.SUMMABLE else torch.float32
+    return tensor.to(dtype, copy=True).contiguous()
