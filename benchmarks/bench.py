@@ -6,6 +6,7 @@ plots in ``--docs`` are written from all of them. Needs root and iproute2 (docs/
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -117,6 +118,14 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {model[1] if model else platform.processor()}"
 
 
+def commit() -> str:
+    """What state of the code was measured; empty outside of a checkout."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
@@ -155,7 +164,7 @@ def main() -> int:
             result = run(cell, lambda text: progress.update(bar, said=text))
             found[cell.key] = {
                 "result": result, "hosts": cell.hosts, "rate": cell.rate, "command": cell.command,
-                "date": time.strftime("%Y-%m-%d"), "machine": machine(),
+                "date": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": commit(),
             }  # fmt: skip
             options.results.parent.mkdir(parents=True, exist_ok=True)
             partial = options.results.with_suffix(".partial")

@@ -178,11 +178,11 @@ def write_report(
     """Write benchmark.md, its data and its plots; returns the table of targets."""
     found = contests(cells)
     models = list(dict.fromkeys(contest.model for contest in found))
-    first = next(iter(cells.values()))
+    machines = "; ".join(dict.fromkeys(cell["machine"] for cell in cells.values()))
     lines = [
         "# Benchmark\n",
         f"```console\n$ sudo make bench{'-quick' if quick else ''}\n```\n",
-        f"{first['date']}, {first['machine']}, which all virtual hosts share "
+        f"{machines}, which all virtual hosts share "
         "([cluster](cluster.md)): compare ratios, not absolute times. Median step time in "
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
         "turns; MB sent are those of each host's interface per step.",
@@ -191,7 +191,10 @@ def write_report(
         lines.append(f"\nNot measured yet: {'; '.join(missing)}.")
     for model in models:
         of_model = sorted((c for c in found if c.model == model), key=_inverse)
-        lines += [f"\n## {model}\n", *_step_table(of_model), ""]
+        measured = [cells[key] for key in cells if key.startswith(f"{model}, ")]
+        states = dict.fromkeys(f"{cell['date']} at {cell['commit']}" for cell in measured)
+        lines += [f"\n## {model}\n", f"Measured {', '.join(states)}.\n"]
+        lines += [*_step_table(of_model), ""]
         for name in [n for n in of_model[0].results if n in ("gqsgd", EXPONENTIAL)]:
             lines.append(f"Break-even of `{name}` with none: {break_even(of_model, name)}.")
     lines += _memory_table(cells)
