@@ -21,7 +21,7 @@ from training import Training
 
 ROOT = Path(__file__).resolve().parents[1]
 LINEAR = ["gqsgd", "gqsgd:bits=6", "gqsgd:bits=5"]
-EXPONENTIAL = [f"gqsgd:levels=exponential,bits={bits}" for bits in (8, 4, 3)]
+EXPONENTIAL = [f"gqsgd:levels=exponential,bits={bits}" for bits in ("8", "4", "3", "3,block=128")]
 COMPRESSIONS = ["none", "fp16", *LINEAR, *EXPONENTIAL]
 PROBES = 8  # of the signal-to-noise ratio, during a run
 
