@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
-from horovod_gqsgd.tensorflow.memory import recall
+from horovod_gqsgd.tensorflow.memory import PIECES, recall
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -94,11 +94,11 @@ def test_memory_is_used_again(hvd, traced):
     seen: dict[str, set[int]] = {}
     for step in range(8):
         average(gradient(hvd.rank(), 3000, seed=step))
-        # TensorFlow at times lets go of arrays only at its next call of Python.
-        tf.numpy_function(lambda: np.int32(0), [], tf.int32)
         for role, owners in recall(0, "again").owners.items():
             seen.setdefault(role, set()).update(owner.ctypes.data for owner in owners)
-    assert [len(pieces) for pieces in seen.values()] == [1] * 4
+    assert len(seen) == 4
+    # two where somebody still has a view of the last step's
+    assert all(len(pieces) <= PIECES for pieces in seen.values())
 
 
 @pytest.mark.parametrize("levels", ["linear", "exponential"])
