@@ -122,8 +122,9 @@ def _row(rows, n, stride, i, at, end, stage, bits):
 
 @serial
 def _sum(rows, n, stride, at, end, stage, sums, floats, base):
-    """Float32 sums of integer levels."""
-    sums[:] = 0
+    """Float32 sums of integer levels, by way of ``sums`` if there are more than four rows."""
+    if n > 4:
+        sums[:] = 0
     for i in range(0, n, 4):
         a = _row(rows, n, stride, i, at, end, stage[0], base.bits)
         b = _row(rows, n, stride, i + 1, at, end, stage[1], base.bits)

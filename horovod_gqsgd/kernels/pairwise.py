@@ -6,7 +6,7 @@ from numba import prange
 from horovod_gqsgd.exponential import UNIT, scale_for
 from horovod_gqsgd.kernels.bases import base_of, code_of, integer_of
 from horovod_gqsgd.kernels.draws import row
-from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
+from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial
 from horovod_gqsgd.kernels.scalars import f32, finalise, hash32, multiply, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
 from horovod_gqsgd.reductions import tree
@@ -26,7 +26,6 @@ def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
 @serial
 def _combine(left, right, a, b, scale, middle, first, key, base):
     """One node of the tree, in place of its left side."""
-    wide()
     k0, k1, _k2, _k3 = key
     salt = multiply(u32(middle), u32(0x9E3779B9))
     for j in range(left.size):
