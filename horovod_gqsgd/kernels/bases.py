@@ -72,7 +72,7 @@ def integer_of(base, code):
 
 @overload(code_of)
 def _code_of(base, x, scale, dither):
-    function = scalars.CODE_OF[_octave(base)]
+    function = scalars.CODE_OF[octave_of(base)]
     return lambda base, x, scale, dither: function(
         x, scale, dither, base.last, base.smallest, base.share_scale
     )
@@ -80,15 +80,16 @@ def _code_of(base, x, scale, dither):
 
 @overload(value_of)
 def _value_of(base, code):
-    function = scalars.VALUE_OF[_octave(base)]
+    function = scalars.VALUE_OF[octave_of(base)]
     return lambda base, code: function(code, base.last)
 
 
 @overload(integer_of)
 def _integer_of(base, code):
-    function = scalars.INTEGER_OF[_octave(base)]
+    function = scalars.INTEGER_OF[octave_of(base)]
     return lambda base, code: function(code, base.last)
 
 
-def _octave(base):
+def octave_of(base):
+    """Levels in an octave, of the type of a base."""
     return {Octave1: 1, Octave2: 2, Octave4: 4}[base.instance_class]

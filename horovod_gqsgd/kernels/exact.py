@@ -8,9 +8,10 @@ import numpy as np
 from numba import prange
 
 from horovod_gqsgd.exponential import UNIT, scale_for
-from horovod_gqsgd.kernels.bases import base_of, code_of, integer_of
+from horovod_gqsgd.kernels.bases import base_of, code_of
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
+from horovod_gqsgd.kernels.level_sums import WIDTH, level_sums
 from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
 
@@ -59,29 +60,16 @@ def _short_mean(a, b, c, d, scale, codes, first, key, base):
         codes[j] = code_of(base, f32(total), scale, random)
 
 
-@inline
-def _integers(a, b, c, d, base):
-    left = integer_of(base, a) + integer_of(base, b)
-    return left + (integer_of(base, c) + integer_of(base, d))
-
-
-@serial
-def _sum4(a, b, c, d, floats, base):
-    wide()
-    for j in range(a.size):
-        floats[j] = f32(_integers(a[j], b[j], c[j], d[j], base))
-
-
 @serial
 def _add(a, b, c, d, sums, base):
-    wide()
-    for j in range(a.size):
-        sums[j] += _integers(a[j], b[j], c[j], d[j], base)
+    """Integer levels of four rows: added to float64 ``sums``, or float32 ones set to them."""
+    for j in range(0, a.size, WIDTH):
+        level_sums(a, b, c, d, j, sums, base)
 
 
 @serial
 def _to_float(sums, floats):
-    # A loop of its own: among 32-bit operations the int64 would halve the width of all vectors.
+    # A loop of its own: among 32-bit operations float64 would halve the width of all vectors.
     for j in range(sums.size):
         floats[j] = f32(sums[j])
 
@@ -122,7 +110,7 @@ def _row(rows, n, stride, i, at, end, stage, bits):
 
 @serial
 def _sum(rows, n, stride, at, end, stage, sums, floats, base):
-    """Float32 sums of integer levels, by way of ``sums`` if there are more than four rows."""
+    """Float32 sums of integer levels, by way of float64 if there are more than four rows."""
     if n > 4:
         sums[:] = 0
     for i in range(0, n, 4):
@@ -131,7 +119,7 @@ def _sum(rows, n, stride, at, end, stage, sums, floats, base):
         c = _row(rows, n, stride, i + 2, at, end, stage[2], base.bits)
         d = _row(rows, n, stride, i + 3, at, end, stage[3], base.bits)
         if n <= 4:
-            _sum4(a, b, c, d, floats, base)
+            _add(a, b, c, d, floats, base)
         else:
             _add(a, b, c, d, sums, base)
     if n > 4:
@@ -141,7 +129,7 @@ def _sum(rows, n, stride, at, end, stage, sums, floats, base):
 @serial
 def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     stage = np.empty((4, STAGE), np.uint8)
-    short, sums, floats = np.empty(STAGE, i32), np.empty(STAGE, np.int64), np.empty(STAGE, f32)
+    short, sums, floats = np.empty(STAGE, i32), np.empty(STAGE), np.empty(STAGE, f32)
     short_scale = f32(scale * f32(1 << UNIT - SHORT))
     at = low
     while at < high:
@@ -170,7 +158,7 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
 @serial
 def _wide_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     stage, codes = np.empty((4, STAGE), np.uint8), np.empty(STAGE, np.uint8)
-    sums, floats = np.empty(STAGE, np.int64), np.empty(STAGE, f32)
+    sums, floats = np.empty(STAGE), np.empty(STAGE, f32)
     at = low
     while at < high:
         end = stage_end(at, high, start)

@@ -12,6 +12,7 @@ from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import exact, pairwise
 from horovod_gqsgd.kernels.exponential import pack, unpack
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL
+from horovod_gqsgd.kernels.level_sums import MOST_ROWS
 from horovod_gqsgd.kernels.scalars import u32
 from horovod_gqsgd.reductions import BUILTIN, Reduction
 
@@ -30,10 +31,10 @@ def reduce(
     ``start`` is the index in the tensor of the first code, a multiple of eight. The rows may be a
     part of longer ones.
     """
-    if reduction.name not in BUILTIN:
+    n, stride = len(rows), rows.strides[0]
+    if reduction.name not in BUILTIN or n > MOST_ROWS:
         _registered(reduction, rows, levels, packed, size, dither, start)
         return
-    n, stride = len(rows), rows.strides[0]
     # Kernels take one flat array: rows of a sliced array would keep them from vectorising.
     span = ((n - 1) * stride + rows.shape[1],)
     flat = rows.reshape(-1) if rows.flags.c_contiguous else as_strided(rows, span, (1,))

@@ -1,6 +1,7 @@
 """The CPU kernels give the bits of the specification."""
 
 import itertools
+import platform
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,7 @@ from horovod_gqsgd.kernels import norm as fast_norm
 from horovod_gqsgd.kernels import reduce as fast_reduce
 from horovod_gqsgd.kernels.bases import base_of, code_of
 from horovod_gqsgd.kernels.jit import serial
+from horovod_gqsgd.kernels.level_sums import MOST_ROWS
 from horovod_gqsgd.reductions import Reduction, get_reduction
 from tests.unit.checks import gradients
 
@@ -220,6 +222,40 @@ def test_exact_reduce_of_short_sums(n):
     for size in (7, 5000):
         check_reduce(get_reduction("exact"), Levels(8, 1), n, size, mask=0x8F)
         check_reduce(get_reduction("exact"), Levels(8, 1), n, size, mask=0x9F)
+
+
+def test_exact_reduce_of_more_rows_than_sums_hold():
+    check_reduce(get_reduction("exact"), Levels(4, 4), MOST_ROWS + 1, 9)
+
+
+EVERY_LEVEL = """
+    import numpy as np
+    from horovod_gqsgd.exponential import Levels
+    from horovod_gqsgd.kernels import exact
+    from horovod_gqsgd.kernels.bases import base_of
+    for levels in (Levels(bits, octave) for bits in range(2, 9) for octave in (1, 2, 4)):
+        codes = np.resize(np.arange(2**levels.bits), 256).astype(np.uint8)
+        rows = [np.roll(codes, shift) for shift in (0, 1, 5, 77)]
+        expected = levels.decode_integers(np.stack(rows)).sum(axis=0)
+        sums, once = np.ones(256), np.empty(256, np.float32)
+        exact._add(*rows, sums, base_of(levels))
+        exact._add(*rows, once, base_of(levels))
+        assert (sums == expected + 1).all(), levels
+        assert (once == expected.astype(np.float32)).all(), levels
+    print("zmm" in "".join(exact._add.inspect_asm().values()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features"), [("", ""), ("haswell", "+avx2,+avx,+sse4.2"), ("x86-64", "+sse2")]
+)
+def test_integer_levels_on_any_cpu(cpu, features, tmp_path):
+    """All codes of all widths, with the instructions of this CPU and with those of older ones."""
+    if cpu and platform.machine() != "x86_64":
+        pytest.skip("needs an x86-64 CPU to stand in for an older one")
+    environ = {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": features} if cpu else {}
+    wide = run(EVERY_LEVEL, **environ, NUMBA_CACHE_DIR=str(tmp_path)).strip()
+    assert wide == str(not cpu and bool(binding.get_host_cpu_features().get("avx512f")))
 
 
 def median(codes, levels, dither):
