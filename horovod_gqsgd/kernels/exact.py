@@ -24,7 +24,8 @@ SHORT_ROWS = 2**10
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
     """``packed`` from n flat packed ``rows``, ``stride`` bytes apart."""
     scale = scale_for(np.array([n << UNIT], f32))[0]
-    if levels.octave == 1 and levels.bits == 8 and n <= SHORT_ROWS:
+    few = levels.count <= SHORT_LAST or levels.bits == 8  # which is looked into, stage by stage
+    if levels.octave == 1 and few and n <= SHORT_ROWS:
         run = _short_parallel if threads else _short_serial
     else:
         run = _wide_parallel if threads else _wide_serial
@@ -92,7 +93,9 @@ def _largest_index(codes):
 
 
 @serial
-def _is_short(rows, n, stride, at, end):
+def _is_short(rows, n, stride, at, end, bits):
+    if bits < 8:
+        return True
     for i in range(n):
         if _largest_index(rows[i * stride + at : i * stride + end]) > SHORT_LAST:
             return False
@@ -127,31 +130,45 @@ def _sum(rows, n, stride, at, end, stage, sums, floats, base):
 
 
 @serial
+def _short_row(rows, n, stride, i, at, end, stage, bits):
+    """As `_row`, with the sign where it is in codes of 8 bits."""
+    codes = _row(rows, n, stride, i, at, end, stage, bits)
+    if bits < 8 and i < n:
+        last = np.uint8((1 << bits - 1) - 1)
+        for j in range(end - at):  # which are in the stage
+            sign = np.uint8(128) if stage[j] > last else np.uint8(0)
+            stage[j] = np.uint8(np.uint8(stage[j] & last) | sign)
+    return codes
+
+
+@serial
 def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
-    stage = np.empty((4, STAGE), np.uint8)
+    stage, codes, bits = np.empty((4, STAGE), np.uint8), np.empty(STAGE, np.uint8), base.bits
     short, sums, floats = np.empty(STAGE, i32), np.empty(STAGE), np.empty(STAGE, f32)
     short_scale = f32(scale * f32(1 << UNIT - SHORT))
     at = low
     while at < high:
         end = stage_end(at, high, start)
-        key, first, codes = row(keys, start + at), u32(start + at), packed[at:end]
-        if not _is_short(rows, n, stride, at, end):
+        key, first = row(keys, start + at), u32(start + at)
+        mine = result(packed, at, end, codes, bits)
+        if not _is_short(rows, n, stride, at, end, bits):
             _sum(rows, n, stride, at, end, stage, sums, floats, base)
-            _round(floats, scale, codes, first, key, base)
+            _round(floats, scale, mine, first, key, base)
         else:
-            short[:] = 0
+            if n > 4:
+                short[:] = 0
             for i in range(0, n, 4):
-                a = rows[i * stride + at : i * stride + end]
-                b = _row(rows, n, stride, i + 1, at, end, stage[0], 8)
-                c = _row(rows, n, stride, i + 2, at, end, stage[0], 8)
-                d = _row(rows, n, stride, i + 3, at, end, stage[0], 8)
+                a = _short_row(rows, n, stride, i, at, end, stage[0], bits)
+                b = _short_row(rows, n, stride, i + 1, at, end, stage[1], bits)
+                c = _short_row(rows, n, stride, i + 2, at, end, stage[2], bits)
+                d = _short_row(rows, n, stride, i + 3, at, end, stage[3], bits)
                 if n <= 4:
-                    _short_mean(a, b, c, d, short_scale, codes, first, key, base)
+                    _short_mean(a, b, c, d, short_scale, mine, first, key, base)
                 else:
                     _short_add(a, b, c, d, short[: end - at])
             if n > 4:
-                _round(short, short_scale, codes, first, key, base)
-        store(codes, packed, at, end, 8)
+                _round(short, short_scale, mine, first, key, base)
+        store(codes, packed, at, end, bits)
         at = end
 
 
