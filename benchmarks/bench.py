@@ -1,8 +1,10 @@
 """The whole comparison on virtual hosts, resumable: `make bench`, and `make bench-quick`.
 
 Every cell is one job on the cluster: a workload at one rate of the links, in which compressors
-take turns. Finished cells are kept in ``--results`` and not repeated; at the end the page and the
-plots in ``--docs`` are written from all of them. Needs root and iproute2 (docs/cluster.md).
+take turns. Finished cells are kept in ``--results`` and not repeated, whatever state of the code
+they were measured at (a run tells which those are; to measure one again, remove it from that file).
+At the end the page and the plots in ``--docs`` are written from all of them, also with ``--only``.
+Needs root and iproute2 (docs/cluster.md).
 """
 
 import argparse
@@ -15,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench_report import write_report
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -131,34 +134,44 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="the headline only, in at most ten minutes")
     add("--hosts", type=int, default=4)
-    add("--only", default="", metavar="TEXT", help="cells whose names contain this")
+    add("--only", default="", metavar="TEXT", help="run only cells whose names contain this")
     add("--minutes", type=float, help="begin no cell after this time; a later run goes on")
     add("--results", type=Path, default=ROOT / "output" / "bench.json")
     add("--docs", type=Path, help="folder for the report (default: docs, quick: output)")
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run the cells that are missing, then report."""
-    options = arguments()
-    check_needs()
-    start = time.monotonic()
+def plan(options: argparse.Namespace) -> list[Cell]:
+    """All cells of the report, whether they are to be run now or not."""
     cells = list(contests(options.quick, options.hosts))
-    if not options.quick:
-        cells += [*memory(), *growth()]
-    cells = [cell for cell in cells if options.only in cell.key]
-    found = json.loads(options.results.read_text()) if options.results.exists() else {}
+    return cells if options.quick else [*cells, *memory(), *growth()]
+
+
+def kept(cells: Sequence[Cell], found: Mapping[str, Any], now: str) -> Iterator[str]:
+    """What a run that goes on should say: which finished cells other states of the code gave."""
+    others: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.key in found and found[cell.key]["commit"] != now:
+            others.setdefault(found[cell.key]["commit"], []).append(cell.key)
+    for other, keys in others.items():
+        yield f"Kept from {other or 'an unknown state'}, this is {now}: {'; '.join(keys)}"
+
+
+def measure(
+    cells: Sequence[Cell], found: dict[str, Any], path: Path, minutes: float | None
+) -> None:
+    """Run the cells that are not ``found``, and keep each result at once."""
+    start = time.monotonic()
     missing = [cell for cell in cells if cell.key not in found]
-    columns = ("{task.description}", "{task.fields[said]}")
     progress = Progress(
-        TextColumn(columns[0]), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn(columns[1]),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[said]}"),
     )  # fmt: skip
     with progress:
         done = len(cells) - len(missing)
         bar = progress.add_task("", total=len(cells), completed=done, said="")
         for cell in missing:
-            if options.minutes and time.monotonic() - start > 60 * options.minutes:
+            if minutes and time.monotonic() - start > 60 * minutes:
                 break
             progress.update(bar, description=cell.key, said="starting")
             result = run(cell, lambda text: progress.update(bar, said=text))
@@ -166,16 +179,27 @@ def main() -> int:
                 "result": result, "hosts": cell.hosts, "rate": cell.rate, "command": cell.command,
                 "date": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": commit(),
             }  # fmt: skip
-            options.results.parent.mkdir(parents=True, exist_ok=True)
-            partial = options.results.with_suffix(".partial")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(found, indent=1))
-            partial.replace(options.results)
+            partial.replace(path)
             progress.update(bar, advance=1, said="")
+
+
+def main() -> int:
+    """Run the cells that are missing, then report all that are there."""
+    options = arguments()
+    check_needs()
+    cells = plan(options)
+    found = json.loads(options.results.read_text()) if options.results.exists() else {}
+    chosen = [cell for cell in cells if options.only in cell.key]
+    for line in kept(cells, found, commit()):
+        print(line)
+    measure(chosen, found, options.results, options.minutes)
     docs = options.docs or ROOT / ("output" if options.quick else "docs")
-    done_cells = {cell.key: found[cell.key] for cell in cells if cell.key in found}
-    if done_cells:
+    if finished := {cell.key: found[cell.key] for cell in cells if cell.key in found}:
         left = [cell.key for cell in cells if cell.key not in found]
-        print(write_report(done_cells, docs, options.quick, left))
+        print(write_report(finished, docs, options.quick, left))
     return 0
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench_costs import growth_table, growth_targets, memory_table, memory_targets, states
 from bench_plots import plot_bytes, plot_split, plot_times
+from bench_target import Target, at_most
 from virtual_hosts.network import bits_per_second
 
 Results = Mapping[str, Mapping[str, Any]]  # of a contest, by contender
 RATES = {"none": "unshaped", "1gbit": "1 Gb/s", "500mbit": "500 Mb/s", "200mbit": "200 Mb/s"}
 EXPONENTIAL = "gqsgd:levels=exponential,bits=4"
-MEBIBYTE = 2**20
 
 
 class Contest(NamedTuple):
@@ -47,16 +48,6 @@ class Contest(NamedTuple):
         return self.results[name]["sent"] / self.results["none"]["sent"]
 
 
-class Target(NamedTuple):
-    """A promise, and what was measured."""
-
-    what: str
-    wanted: str
-    measured: float
-    kept: bool
-    bound: float | None = None  # that no contender with so many bytes could pass
-
-
 def contests(cells: Mapping[str, Any]) -> list[Contest]:
     """Those among the cells."""
     found = []
@@ -76,9 +67,6 @@ def targets(found: list[Contest]) -> Iterator[Target]:
         measured, bound = place.speedup(name, other), place.over_floor(other, name)
         return Target(what, f"≥ {wanted}", measured, measured >= wanted, bound)
 
-    def most(what: str, wanted: float, measured: float) -> Target:
-        return Target(what, f"≤ {wanted}", measured, measured <= wanted)
-
     if slow := by_place.get(("embedding", "200mbit")):
         yield times(slow, "8-bit", "gqsgd", "none", 3.5)
         yield times(slow, "8-bit", "gqsgd", "fp16", 1.9)
@@ -86,9 +74,9 @@ def targets(found: list[Contest]) -> Iterator[Target]:
         yield times(slow, "exponential 4-bit", EXPONENTIAL, "none", 5)
         for name in ("gqsgd", "gqsgd:bits=5", EXPONENTIAL):
             over = slow.over_floor(name, name)
-            yield most(f"200 Mb/s: `{name}`, step over its floor", 1.25, over)
-        yield most("bytes on the wire: 8-bit, of none", 0.27, slow.bytes_ratio("gqsgd"))
-        yield most("bytes on the wire: 5-bit, of none", 0.18, slow.bytes_ratio("gqsgd:bits=5"))
+            yield at_most(f"200 Mb/s: `{name}`, step over its floor", 1.25, over)
+        yield at_most("bytes on the wire: 8-bit, of none", 0.27, slow.bytes_ratio("gqsgd"))
+        yield at_most("bytes on the wire: 5-bit, of none", 0.18, slow.bytes_ratio("gqsgd:bits=5"))
     if fast := by_place.get(("embedding", "1gbit")):
         half = max(("fp16", "ddp:fp16"), key=lambda name: fast.speedup(name))
         yield times(fast, "8-bit", "gqsgd", "none", 2.6)
@@ -98,7 +86,7 @@ def targets(found: list[Contest]) -> Iterator[Target]:
             for name in contest.results:
                 if name.startswith("gqsgd"):
                     what = f"unshaped, {contest.model}: `{name}`, step time of none"
-                    yield most(what, 1.1, 1 / contest.speedup(name))
+                    yield at_most(what, 1.1, 1 / contest.speedup(name))
 
 
 def break_even(found: list[Contest], name: str) -> str:
@@ -139,39 +127,6 @@ def _spread_of_compute(found: list[Contest]) -> str:
     )
 
 
-def _memory_table(cells: Mapping[str, Any]) -> Iterator[str]:
-    peaks = {tuple(key.split(", ")[1:]): cell["result"] for key, cell in cells.items()
-             if key.startswith("memory")}  # fmt: skip
-    if not peaks:
-        return
-    yield "\n## Memory\n"
-    yield "Peak resident set of a rank in MiB, Numba and its kernels loaded in any case.\n"
-    yield "| model | compressor | peak | above none | allowed: compressed gradient + 64 MiB |"
-    yield "|---|---|---|---|---|"
-    for key, result in peaks.items():
-        model, name = key[0], ", ".join(key[1:])
-        above = (result["peak"] - peaks[model, "none"]["peak"]) / MEBIBYTE
-        allowed = f"{result['compressed'] / MEBIBYTE + 64:.0f}" if "gqsgd" in name else ""
-        peak = result["peak"] / MEBIBYTE
-        yield f"| {model} | `{name}` | {peak:.0f} | {above:+.0f} | {allowed} |"
-
-
-def _growth_table(cells: Mapping[str, Any]) -> Iterator[str]:
-    rows = {key: cell["result"] for key, cell in cells.items() if key.startswith("growth")}
-    if not rows:
-        return
-    yield "\n## How cost grows\n"
-    yield "Links without a limit; one of hosts, parameters, tensors varied at a time. Milliseconds"
-    yield "for all tensors, and of CPU time in each process (two cores serve all hosts).\n"
-    names = list(next(iter(rows.values())))
-    yield "| hosts | parameters | tensors | " + " | ".join(f"`{n}` | CPU" for n in names) + " |"
-    yield "|---|---|---|" + "---|" * (2 * len(names))
-    for key, result in rows.items():
-        _, hosts, millions, tensors = key.split(", ")
-        times = (f"{1e3 * result[n]['seconds']:.0f} | {1e3 * result[n]['cpu']:.0f}" for n in names)
-        yield f"| {hosts.split()[0]} | {millions} | {tensors.split()[0]} | {' | '.join(times)} |"
-
-
 def write_report(
     cells: Mapping[str, Any], docs: Path, quick: bool, missing: Sequence[str] = ()
 ) -> str:
@@ -191,14 +146,12 @@ def write_report(
         lines.append(f"\nNot measured yet: {'; '.join(missing)}.")
     for model in models:
         of_model = sorted((c for c in found if c.model == model), key=_inverse)
-        measured = [cells[key] for key in cells if key.startswith(f"{model}, ")]
-        states = dict.fromkeys(f"{cell['date']} at {cell['commit']}" for cell in measured)
-        lines += [f"\n## {model}\n", f"Measured {', '.join(states)}.\n"]
+        measured = {key: cell for key, cell in cells.items() if key.startswith(f"{model}, ")}
+        lines += [f"\n## {model}\n", f"Measured {states(measured)}.\n"]
         lines += [*_step_table(of_model), ""]
         for name in [n for n in of_model[0].results if n in ("gqsgd", EXPONENTIAL)]:
             lines.append(f"Break-even of `{name}` with none: {break_even(of_model, name)}.")
-    lines += _memory_table(cells)
-    lines += _growth_table(cells)
+    lines += [*memory_table(cells), *growth_table(cells)]
     lines += [
         "\n## Targets\n",
         "*At most* is what an exchange of as many bytes could reach here: with compute as measured "
@@ -207,7 +160,7 @@ def write_report(
         "| target | wanted | measured | | at most |",
         "|---|---|---|---|---|",
     ]
-    reached = list(targets(found))
+    reached = [*targets(found), *memory_targets(cells), *growth_targets(cells)]
     lines += [
         f"| {t.what} | {t.wanted} | {t.measured:.2f} | {'yes' if t.kept else '**no**'} | "
         f"{'' if t.bound is None else f'{t.bound:.2f}'} |"

@@ -1,6 +1,11 @@
-"""The report of `make bench`: targets, floors and break-even rates from known times."""
+"""`make bench`: targets, floors, growth and break-even rates from known times; how it resumes."""
 
+import json
+import sys
+
+import bench
 import pytest
+from bench_costs import growth_table, growth_targets, growths, memory_table, memory_targets
 from bench_report import EXPONENTIAL, Contest, break_even, targets, write_report
 
 SENT = {
@@ -76,8 +81,109 @@ def test_break_even_lies_where_the_gain_changes_sign(times, expected):
     assert break_even(found, "gqsgd") == expected
 
 
+COMMON = {"date": "2026-01-01", "machine": "a machine", "commit": "abc1234", "hosts": 4}
+
+
+def memory(name: str, mebibytes: int) -> dict[str, dict]:
+    result = {"peak": mebibytes * 2**20, "compressed": 6 * 2**20}
+    return {f"memory, embedding, {name}": {**COMMON, "result": result}}
+
+
+def test_memory_is_allowed_the_compressed_gradient_and_64_mebibytes():
+    cells = memory("none", 500) | memory("gqsgd", 570) | memory(EXPONENTIAL, 571)
+    small, large = memory_targets(cells)
+    assert (small.what, small.wanted) == ("memory, embedding: `gqsgd`, MiB above none", "≤ 70")
+    assert (small.measured, small.kept) == (70, True)
+    assert (large.measured, large.kept) == (71, False)
+
+
+def test_memory_without_none_is_told_without_a_comparison():
+    cells = memory("gqsgd", 570)
+    assert not list(memory_targets(cells))
+    assert "| embedding | `gqsgd` | 570 |  | 70 |" in list(memory_table(cells))
+
+
+def growth_cells(power: float) -> dict[str, dict]:
+    """Time grows with hosts^power; CPU time does not; with tensors neither does."""
+    return {
+        f"growth, {hosts} hosts, 10 M, {tensors} tensors": {
+            **COMMON,
+            "result": {
+                "none": {"seconds": 0.01 * hosts**2, "cpu": 0.05},
+                "gqsgd": {"seconds": 0.01 * hosts**power, "cpu": 0.05},
+            },
+        }
+        for hosts, tensors in ((4, 100), (2, 100), (8, 100), (4, 1000))
+    }
+
+
+def test_slopes_between_neighbouring_sizes_are_the_powers():
+    found = list(growths(growth_cells(0.5)))
+    assert [(g.varied, g.low, g.high) for g in found] == [
+        ("hosts", 2, 4),
+        ("hosts", 4, 8),
+        ("tensors", 100, 1000),
+    ]
+    assert [g.slopes["gqsgd"][0] for g in found] == pytest.approx([0.5, 0.5, 0])
+    assert all(cpu == pytest.approx(0) for g in found for _, cpu in g.slopes.values())
+
+
+def test_growth_is_told_to_be_linear_only_where_it_is():
+    # that Horovod itself grows faster, without compression, is not ours to promise
+    assert all(target.kept for target in growth_targets(growth_cells(1)))
+    linear, faster = ("\n".join(growth_table(growth_cells(power))) for power in (1, 1.5))
+    assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.00 | 0.00 |" in linear
+    assert "No term grows faster than linearly" in linear
+    assert "growth with hosts: `gqsgd`, steepest slope 1.50" in faster
+    assert "No term" not in faster
+
+
+@pytest.fixture
+def bench_run(monkeypatch, tmp_path):
+    """`make bench` with options, whose jobs only tell their names; what ran, and the report."""
+
+    def start(*options: str) -> tuple[list[str], dict]:
+        ran: list[str] = []
+        reported: dict = {}
+        results, docs = str(tmp_path / "bench.json"), str(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["bench", "--results", results, "--docs", docs, *options])
+        monkeypatch.setattr(bench, "check_needs", lambda: None)
+        monkeypatch.setattr(bench, "run", lambda cell, say: ran.append(cell.key))
+        monkeypatch.setattr(
+            bench, "write_report", lambda cells, docs, quick, left: reported.update(cells) or ""
+        )
+        assert bench.main() == 0
+        return ran, reported
+
+    return start
+
+
+def test_a_run_that_goes_on_skips_finished_cells_and_says_what_state_they_are_of(
+    bench_run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(bench, "commit", lambda: "before")
+    first, _ = bench_run("--only", "transformer")
+    assert first == ["transformer, 200mbit", "transformer, 1gbit", "transformer, none"]
+    assert bench_run("--only", "transformer")[0] == []
+    assert "Kept" not in capsys.readouterr().out
+    monkeypatch.setattr(bench, "commit", lambda: "after")
+    ran, reported = bench_run()
+    planned = list(json.loads((tmp_path / "bench.json").read_text()))
+    assert sorted([*first, *ran]) == sorted(planned)
+    assert list(reported) != planned  # in the order of the plan, not of the runs
+    assert sorted(reported) == sorted(planned)
+    told = f"Kept from before, this is after: {'; '.join(first)}"
+    assert told in capsys.readouterr().out
+
+
+def test_cells_that_were_not_chosen_stay_in_the_report(bench_run):
+    bench_run("--only", "memory, embedding, gqsgd")
+    ran, reported = bench_run("--only", "memory, embedding, none")
+    assert ran == ["memory, embedding, none"]
+    assert {"memory, embedding, gqsgd", "memory, embedding, none"} < set(reported)
+
+
 def test_report_has_tables_plots_and_the_data(tmp_path):
-    common = {"date": "2026-01-01", "machine": "a machine", "commit": "abc1234", "hosts": 4}
     growth = {name: {"seconds": 0.1, "cpu": 0.05} for name in ("none", "gqsgd")}
     cells = {
         "embedding, 200mbit": {"command": ["contest.py"], "result": SLOW.results},
@@ -88,7 +194,7 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
         },
         "growth, 4 hosts, 10 M, 100 tensors": {"command": ["growth.py"], "result": growth},
     }
-    found = {key: {**common, **cell} for key, cell in cells.items()}
+    found = {key: {**COMMON, **cell} for key, cell in cells.items()}
     told = write_report(found, tmp_path, False, ["resnet50, none"])
     assert "NO   2.73   ≥ 3.5 200 Mb/s: 8-bit, times none" in told
     page = (tmp_path / "benchmark.md").read_text()
