@@ -67,6 +67,16 @@ def contests(quick: bool, hosts: int) -> Iterator[Cell]:
             yield Cell(f"{model}, {rate}{', quick' if quick else ''}", hosts, rate, command)
 
 
+def pairs() -> Iterator[Cell]:
+    """The workloads on as many hosts as there are cores, where ranks do not share them."""
+    for model, (sizes, _contenders, _rates) in WORKLOADS.items():
+        turns = ["--steps", "2", "--rounds", "12"]
+        names = ["alone", "none", *GQSGD]
+        for rate in ("none", "4gbit", "1gbit"):
+            command = ["contest.py", "--model", model, *sizes, *turns, "--contenders", *names]
+            yield Cell(f"{model} on 2 hosts, {rate}", 2, rate, command)
+
+
 def growth() -> Iterator[Cell]:
     """Hosts, parameters and tensors, one of them varied at a time."""
     cases = [(hosts, 10, 100) for hosts in (2, 4, 8)]
@@ -144,7 +154,7 @@ def arguments() -> argparse.Namespace:
 def plan(options: argparse.Namespace) -> list[Cell]:
     """All cells of the report, whether they are to be run now or not."""
     cells = list(contests(options.quick, options.hosts))
-    return cells if options.quick else [*cells, *memory(), *growth()]
+    return cells if options.quick else [*cells, *memory(), *pairs(), *growth()]
 
 
 def kept(cells: Sequence[Cell], found: Mapping[str, Any], now: str) -> Iterator[str]:
