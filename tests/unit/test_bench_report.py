@@ -162,9 +162,9 @@ def test_a_run_that_goes_on_skips_finished_cells_and_says_what_state_they_are_of
     bench_run, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(bench, "commit", lambda: "before")
-    first, _ = bench_run("--only", "transformer")
+    first, _ = bench_run("--only", "transformer, ")
     assert first == ["transformer, 200mbit", "transformer, 1gbit", "transformer, none"]
-    assert bench_run("--only", "transformer")[0] == []
+    assert bench_run("--only", "transformer, ")[0] == []
     assert "Kept" not in capsys.readouterr().out
     monkeypatch.setattr(bench, "commit", lambda: "after")
     ran, reported = bench_run()
