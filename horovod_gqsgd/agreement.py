@@ -7,8 +7,10 @@ joined contributes zeros, which change nothing; where it must not be missing, a 
 header, in which every rank marks its own place.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from horovod_gqsgd.config import CEILING, Config
 
 #: Length of the header.
 HEADER = 3
+
+#: Bytes of a description, and characters of a value in it: all values of a configuration fit.
+DESCRIPTION, LONGEST = 1024, 120
 
 
 class DisagreementError(ValueError):
@@ -61,8 +66,10 @@ def write_roll(roll: np.ndarray, rank: int) -> None:
     roll[rank] = 1
 
 
-def check_roll(roll: np.ndarray, name: str) -> None:
+def check_roll(roll: np.ndarray, name: str, ranks: Sequence[int] | None = None) -> None:
     """Raise `JoinedError` where a rank is missing in a roll after Max.
+
+    ``ranks`` are those of the process set, if it is not that of all.
 
     Horovod refuses alltoall and allgather with a joined rank only until their negotiation is in
     its response cache; from the second step on it would carry them out with garbage, or hang.
@@ -74,7 +81,8 @@ def check_roll(roll: np.ndarray, name: str) -> None:
     without those that have joined, or give all ranks the same number of steps
     """
     if not roll.all():
-        missing = [str(rank) for rank in np.flatnonzero(roll == 0)]
+        ranks = ranks or range(len(roll))
+        missing = [str(ranks[place]) for place in np.flatnonzero(roll == 0)]
         who = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise _joined(name, f"{who} {'have' if len(missing) > 1 else 'has'} joined")
 
@@ -92,24 +100,46 @@ def describe(config: Config, context: dict[str, str]) -> np.ndarray:
     fields = {"version": __version__, **config.to_dict(), **context}
     if config.levels == "exponential":
         fields["reduction"] = config.reducer.identity
-    text = json.dumps({name: str(value) for name, value in fields.items()}).encode()
-    return np.frombuffer(text.ljust(1024)[:1024], np.uint8)
+    text = json.dumps({name: _brief(str(value)) for name, value in fields.items()}).encode()
+    return np.frombuffer(text.ljust(DESCRIPTION), np.uint8)
 
 
-def explain(name: str, descriptions: np.ndarray) -> DisagreementError:
+def _brief(text: str) -> str:
+    """A value that may be long, such that values that differ still do.
+
+    >>> _brief("0123456789" * 20)[80:]
+    '0123456789... digest bb80308b'
+    """
+    plain = text.encode("ascii", "replace").decode()  # JSON takes up to 12 bytes for a character
+    if plain == text and len(text) <= LONGEST:
+        return text
+    return f"{plain[: LONGEST - 30]}... digest {digest(text)}"
+
+
+def digest(text: str) -> str:
+    """Eight characters that tell long texts apart."""
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def explain(
+    name: str, descriptions: np.ndarray, ranks: Sequence[int] | None = None
+) -> DisagreementError:
     """The error that names what differs, from the `describe` bytes of all ranks, a row each.
+
+    ``ranks`` are those of the process set, if it is not that of all.
 
     >>> rows = [describe(Config(bits=bits), {}) for bits in (8, 6, 8)]
     >>> explain("fc.weight", np.stack(rows)).args[0]
     'GlobalQSGD: the ranks disagree on fc.weight: bits is 8 on ranks 0, 2; 6 on rank 1. Give
     every rank the same configuration.'
     """
-    ranks = [json.loads(row.tobytes()) for row in descriptions]
+    told = [json.loads(row.tobytes()) for row in descriptions]
+    ranks = ranks or range(len(told))
     differences = []
-    for field in dict.fromkeys(key for rank in ranks for key in rank):
+    for field in dict.fromkeys(key for fields in told for key in fields):
         holders: dict[str, list[str]] = {}
-        for i, rank in enumerate(ranks):
-            holders.setdefault(rank.get(field, "unset"), []).append(str(i))
+        for rank, fields in zip(ranks, told, strict=True):
+            holders.setdefault(fields.get(field, "unset"), []).append(str(rank))
         if len(holders) > 1:
             parts = (
                 f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}"

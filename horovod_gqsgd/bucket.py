@@ -24,6 +24,18 @@ def spans(lengths: Sequence[int], start: int = 0) -> list[slice]:
     return [slice(*ends) for ends in pairwise(accumulate(lengths, initial=start))]
 
 
+def _elements(sizes: Sequence[int]) -> str:
+    """The sizes of a group for messages, which many of them would not fit in.
+
+    >>> _elements([2000, 40]), _elements([2000] * 200)
+    ('2000, 40', '400000 in 200 tensors, digest 9d0eca12')
+    """
+    text = ", ".join(map(str, sizes))
+    if len(text) <= agreement.LONGEST:
+        return text
+    return f"{sum(sizes)} in {len(sizes)} tensors, digest {agreement.digest(text)}"
+
+
 class Agreed(NamedTuple):
     """What all ranks know after the exchange of norms, tensor by tensor."""
 
@@ -36,7 +48,8 @@ class Bucket:
 
     ``head`` is the int32 vector for Max: header, with exponential levels the roll, and the norms
     if p = ∞. Otherwise the norms are ``sums``, float64 for Sum. Words or codes of the tensors lie
-    one after the other, at their ``spans``. Nothing here changes from step to step.
+    one after the other, at their ``spans``. ``ranks`` are those of the process set, if it is not
+    that of all; errors name them. Nothing here changes from step to step.
     """
 
     def __init__(
@@ -46,8 +59,10 @@ class Bucket:
         sizes: Sequence[int],
         dtypes: Sequence[str],
         factor: float,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.codec, self.name, self.sizes, self.factor = codec, name, sizes, factor
+        self.ranks = ranks
         single = len(sizes) == 1
         self.names = [name if single else f"{name}.{i}" for i in range(len(sizes))]
         self.counts = [codec.norm_count(size) for size in sizes]
@@ -62,7 +77,7 @@ class Bucket:
         self.whole = Section(parts, 0, self.length)
         self.context = {
             "dtype": ", ".join(dict.fromkeys(dtypes)),
-            "elements": ", ".join(map(str, sizes)),
+            "elements": _elements(sizes),
             "factor": f"{factor:.9g}",
         }
 
@@ -96,7 +111,7 @@ class Bucket:
     def dithers(self, head: np.ndarray) -> list[Dither]:
         """The dithers of this step; raises where the scheme misses a rank that has joined."""
         if self.start > HEADER:
-            agreement.check_roll(head[HEADER : self.start], self.name)
+            agreement.check_roll(head[HEADER : self.start], self.name, self.ranks)
         _agreed, step = agreement.read_header(head)
         return [Dither(self.codec.config.seed, step, name) for name in self.names]
 

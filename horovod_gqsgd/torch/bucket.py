@@ -117,7 +117,7 @@ class Bucket:
         mine, everyone = torch.from_numpy(self.plan.description().copy()), torch.empty(0).byte()
         name = f"{self.call.name}.gq.configurations"
         yield native.allgather(mine[None], everyone, name, self.call.process_set)
-        raise agreement.explain(self.call.name, everyone.numpy())
+        raise agreement.explain(self.call.name, everyone.numpy(), self.plan.ranks)
 
     def sections(self, what: str, whole: bool = False) -> list[tuple[Section, str]]:
         """The parts in which words or codes travel, with names for their collectives."""
@@ -171,7 +171,8 @@ def make_bucket(
     if found is None:
         codec = (LinearCodec if reducer is None else ExponentialCodec)(config, rank, n)
         sizes, dtypes = [size for _, size in what], [str(dtype) for dtype, _ in what]
-        plan = bucket.Bucket(codec, call.name, sizes, dtypes, call.factor(n))
+        scheme = (call.factor(n), native.ranks(call.process_set))
+        plan = bucket.Bucket(codec, call.name, sizes, dtypes, *scheme)
         if place is None:
             found = Bucket(plan, call, memory)
         else:

@@ -77,6 +77,13 @@ def world(process_set: int) -> tuple[int, int]:
     return members.rank(), members.size()
 
 
+def ranks(process_set: int) -> list[int] | None:
+    """The members of a process set; None for that of all ranks, where they are in order."""
+    if process_set == 0:
+        return None
+    return mpi_ops._basics._get_process_set_ids_and_ranks()[process_set]
+
+
 def array(tensor: torch.Tensor) -> np.ndarray:
     """A flat NumPy view of a contiguous CPU tensor; bfloat16 as the uint16 of its bits."""
     flat = tensor.detach().view(-1)

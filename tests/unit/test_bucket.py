@@ -1,9 +1,11 @@
 """A bucket on several ranks, played through in one process."""
 
+import re
+
 import numpy as np
 import pytest
 
-from horovod_gqsgd import agreement
+from horovod_gqsgd import agreement, reductions
 from horovod_gqsgd.agreement import HEADER, JoinedError
 from horovod_gqsgd.bucket import Bucket
 from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
@@ -68,3 +70,26 @@ def test_ranks_that_differ_are_described():
     other = Bucket(bucket.codec, "x", SIZES, ["float64"] * 2, 1.0)
     rows = np.stack([bucket.description(), other.description()])
     assert "dtype is float32 on rank 0; float64 on rank 1" in str(agreement.explain("x", rows))
+
+
+@pytest.mark.parametrize("odd", ["x" * 500, "é" * 200, "🦉" * 100])
+def test_descriptions_have_one_length_whatever_they_hold(monkeypatch, odd):
+    """And values too long for it still differ: here the reduction's name, and 200 tensors."""
+    monkeypatch.setattr(reductions, "_registry", dict(reductions._registry))
+    rows = []
+    for name, sizes in ((f"{odd}1", [3000] * 200), (f"{odd}2", [2999, 3001] + [3000] * 198)):
+        reductions.register_reduction(name, reductions.exact)
+        config = Config(levels="exponential", reduction=name, min_size=10**200, seed=2**32 - 1)
+        codec = ExponentialCodec(config, 0, 2)
+        bucket = Bucket(codec, "x", sizes, ["float16", "float32"] * 100, 1 / 3)
+        rows.append(bucket.description())
+    assert {row.size for row in rows} == {agreement.DESCRIPTION}
+    said = str(agreement.explain("x", np.stack(rows), [4, 7]))
+    for field in ("reduction", "elements"):
+        assert re.search(rf"{field} is [^.;]+(\.\.\.)? ?[^;]*on rank 4; [^;]+ on rank 7", said)
+    assert "600000 in 200 tensors" in said
+
+
+def test_a_roll_names_the_ranks_of_the_job():
+    with pytest.raises(JoinedError, match="ranks 5, 9 have joined"):
+        agreement.check_roll(np.array([0, 1, 0], np.int32), "x", [5, 7, 9])
