@@ -71,11 +71,11 @@ class Bucket:
         statistics.begin(len(self.sources), raw, n)
         self.write()
         statistics.allreduce("norm", self.head.nbytes + self.sums.nbytes, n)
-        handles = [self.announce()]
+        yield self.announce()
         if not self.plan.by_max:
-            name = f"{call.name}.gq.norm"
-            handles.append(native.allreduce(self.sums, name, Sum, call.process_set))
-        yield from handles
+            # Not before: a rank that differs would not take part, and they would stay in Horovod.
+            yield from self.inspect()
+            yield native.allreduce(self.sums, f"{call.name}.gq.norm", Sum, call.process_set)
         yield from self.read()
 
     def announce(self) -> int:
@@ -83,16 +83,24 @@ class Bucket:
 
         Under the name of the tensor or, member for member, of the group: Horovod tells such ranks
         that they differ, where they would wait for one another otherwise.
+
+        Of a group Horovod tells what became of the member that it completed last. So all differ if
+        one does: each has the length of the head in its shape, and no elements.
         """
         call, head = self.call, self.head
         if call.members is None:
             return native.allreduce(head, call.name, Max, call.process_set)
-        others = self.buffer("others", call.members - 1, torch.int32)[:, None].unbind()
-        return native.allreduce([head, *others], call.name, Max, call.process_set)
+        other = head.new_empty(len(head), 0)
+        members = [head, *[other.clone() for _ in range(call.members - 1)]]
+        return native.allreduce(members, call.name, Max, call.process_set)
 
     def write(self) -> None:
         """Fill head and sums with what this rank has."""
         self.plan.write(self.arrays, self.head.numpy(), self.sums.numpy(), self.memory.step)
+
+    def inspect(self) -> Steps:
+        """Raise where ranks disagree, before they know the norms."""
+        yield from self.check(self.head.numpy())
 
     def read(self) -> Steps:
         """Make of what the ranks have together what the kernels take."""

@@ -82,6 +82,16 @@ class CudaBucket(Bucket):
             for source, part in zip(self.sources, self.norms(), strict=True):
                 self.launcher.local_norms(self.device.array(source), part)
 
+    def inspect(self) -> Steps:
+        """Raise where ranks disagree, before they know the norms."""
+        self._send_header()
+        yield from self.settle()
+
+    def _send_header(self) -> None:
+        """Let the header set out for the host."""
+        self.notice.copy_(self.head[: self.plan.start], non_blocking=True)
+        self.copied = self.device.event()
+
     def read(self) -> Steps:
         """Norms and keys from the exchanged vector; its header sets out for the host."""
         head, plan = self.device.array(self.head), self.plan
@@ -89,8 +99,7 @@ class CudaBucket(Bucket):
             self.launcher.prepare(part, head, name, size)
             for part, name, size in zip(self.norms(), plan.names, plan.sizes, strict=True)
         ]
-        self.notice.copy_(self.head[: plan.start], non_blocking=True)
-        self.copied = self.device.event()
+        self._send_header()
         yield from ()
 
     def settle(self) -> Steps:

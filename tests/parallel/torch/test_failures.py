@@ -39,3 +39,42 @@ def test_errors_in_a_process_set_name_the_ranks_of_the_job(hvd):
                 hvd.allreduce(torch.ones(2048), **options)
     finally:
         hvd.remove_process_set(some)
+
+
+@pytest.mark.parametrize("other", ["none", "inf", "levels"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_norms_that_are_sums_wait_for_agreement(hvd, other, grouped):
+    """A rank without them is told, nothing is left under way, and a retry and a join work."""
+    ours = GlobalQSGD(norm=2)
+    theirs = hvd.Compression.none if other == "none" else GlobalQSGD(norm="inf")
+    said, size = "Mismatched", 2048
+    if other == "levels":  # a roll of n ranks here, n norms there: Horovod sees no difference
+        ours = GlobalQSGD(levels="exponential", norm=2, min_size=1)
+        theirs, said, size = GlobalQSGD(block=128, min_size=1), "levels is", 128 * hvd.size()
+    name = f"sums.{other}.{grouped}"
+
+    def reduce(compression):
+        options = {"name": name, "compression": compression}
+        if grouped:
+            return hvd.grouped_allreduce([torch.ones(size), torch.tensor(1)], **options)[0]
+        return hvd.allreduce(torch.ones(size), **options)
+
+    for _ in range(2):
+        with pytest.raises((ValueError, hvd.mpi_ops.HorovodInternalError), match=said):
+            reduce(ours if hvd.rank() == 0 else theirs)
+    assert abs(reduce(ours).mean() - 1) < 0.2
+    hvd.join()
+    assert abs(reduce(ours).mean() - 1) < 0.2
+
+
+@pytest.mark.parametrize("field", ["block", "levels", "norm"])
+def test_groups_whose_heads_differ_in_length(hvd, field):
+    """From the first step on, although Horovod tells of one member of a group only."""
+    odd = {"block": 128, "levels": "exponential", "norm": 2}
+    compression = GlobalQSGD(**{field: odd[field]}) if hvd.rank() == 0 else GlobalQSGD
+    mine = [torch.full((4096,), 1.0 + hvd.rank()), torch.ones(3), torch.ones(1)]
+    for _ in range(3):
+        with pytest.raises(DisagreementError, match="Mismatched"):
+            hvd.grouped_allreduce(mine, name=f"heads.{field}", compression=compression)
+    first, *_ = hvd.grouped_allreduce(mine, name=f"heads.{field}", compression=GlobalQSGD)
+    assert (first - (hvd.size() + 1) / 2).abs().max() < 0.1
