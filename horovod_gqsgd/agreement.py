@@ -152,7 +152,7 @@ def explain(
     )
 
 
-def translate(name: str, error: Exception) -> Exception:
+def translate(name: str, error: BaseException) -> BaseException:
     """Horovod's own complaint about a mismatch, in terms of the compressor; others unchanged."""
     if "not supported with Join" in str(error):
         return _joined(name, "a rank has joined")

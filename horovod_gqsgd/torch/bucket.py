@@ -13,7 +13,8 @@ from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Memory, Steps
+from horovod_gqsgd.torch.exchange import Call, Steps
+from horovod_gqsgd.torch.memory import Memory
 from horovod_gqsgd.torch.threads import share_threads
 
 
@@ -56,7 +57,7 @@ class Bucket:
     def release(self) -> None:
         """Let go of the tensors, and be there for the next call under this name."""
         del self.outputs, self.sources, self.arrays, self.targets
-        self.memory.bucket = self
+        self.memory.keep(self)
 
     def buffer(self, role: str, size: int, dtype: torch.dtype) -> torch.Tensor:
         """A flat tensor that stays from step to step."""

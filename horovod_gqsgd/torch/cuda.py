@@ -21,7 +21,8 @@ from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch.bucket import Bucket
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Memory, Steps
+from horovod_gqsgd.torch.exchange import Call, Steps
+from horovod_gqsgd.torch.memory import Memory
 
 
 @functools.cache
@@ -64,7 +65,7 @@ class CudaBucket(Bucket):
     def release(self) -> None:
         """Let go of the tensors, and be there for the next call under this name."""
         del self.outputs, self.sources, self.prepared
-        self.memory.bucket = self
+        self.memory.keep(self)
 
     def norms(self) -> list[Any]:
         """The norms of every tensor, in the vector that carries them."""

@@ -7,7 +7,6 @@ has completed; the thread of `progress` calls it.
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -39,22 +38,13 @@ class Call(NamedTuple):
         return scale if self.op == Average else scale * n
 
 
-@dataclass
-class Memory:
-    """What stays from step to step for one name: the call counter, and a bucket with its key."""
-
-    step: int = 0
-    key: Any = None
-    bucket: Any = None
-
-
 class Operation:
     """An exchange under way; on the stream of a GPU that it began on, if tensors are there."""
 
     def __init__(self, name: str, steps: Steps, place: Cuda | None = None) -> None:
         self.name = name
         self.done = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._place = place
         self._filled: Any = None
         self._steps = steps
@@ -67,18 +57,24 @@ class Operation:
     def advance(self) -> bool:
         """Go on as far as possible without waiting; returns whether that was any way at all."""
         moved = False
-        while not self.done and native.poll(self._waiting):
-            moved = True
+        while not self.done:
             try:
+                if not native.poll(self._waiting):
+                    break
+                moved = True
                 with self._active():
                     native.finish(self._waiting)
-                    self._waiting = next(self._steps)
-            except StopIteration:
-                self._filled = self._place.event() if self._place else None
-                self.done = True  # last: another thread may be waiting for it
-            except Exception as error:  # told to whoever waits for this operation
-                self.error, self.done = translate(self.name, error), True
+                    self._waiting = next(self._steps, None)
+                    if self._waiting is None:
+                        self._filled = self._place.event() if self._place else None
+                        self.done = True  # last: another thread may be waiting for it
+            except BaseException as error:  # whoever waits is to know, and the thread to go on
+                self.fail(error)
         return moved
+
+    def fail(self, error: BaseException) -> None:
+        """Be done, with an error for whoever waits."""
+        self.error, self.done = translate(self.name, error), True
 
     def deliver(self) -> None:
         """Raise what went wrong; else let what the caller does next see the outputs filled."""

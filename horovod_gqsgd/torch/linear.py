@@ -11,7 +11,8 @@ from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.bucket import Bucket, make_bucket
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Memory, Steps, overlapped
+from horovod_gqsgd.torch.exchange import Call, Steps, overlapped
+from horovod_gqsgd.torch.memory import Memory
 
 
 def linear(

@@ -6,6 +6,7 @@ and words are on the wire before the next hook. Kernels release the GIL.
 
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -45,14 +46,17 @@ class Progress:
         with self._changed:
             self._changed.wait_for(lambda: operation.done)
 
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        """Let exchanges go on until ``ready()``, or until none is under way any more."""
+        pause = PAUSE
+        while self._pending and not ready():
+            time.sleep(pause)
+            pause = min(GROWTH * pause, LONGEST_PAUSE)
+
     def drain(self) -> None:
         """Block until no exchange is under way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
-
-    def __bool__(self) -> bool:
-        """Whether any exchange is under way."""
-        return bool(self._pending)
 
     def clear(self) -> None:
         """Forget all exchanges; none goes on after this."""
@@ -61,19 +65,35 @@ class Progress:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        pause, look = PAUSE, 0
         with torch.no_grad():
             while True:
-                with self._changed:
-                    if not self._pending:
-                        self._changed.wait_for(lambda: self._pending)
-                        pause = PAUSE
-                    pending = list(self._pending)
-                    use_threads(self._threads)
-                look += 1
-                moved = self._look(pending, WINDOW if look % EVERY else len(pending))
-                pause = PAUSE if moved else min(GROWTH * pause, LONGEST_PAUSE)
-                time.sleep(pause)
+                try:
+                    self._carry_on()
+                except Exception as error:  # those who wait would wait for ever
+                    self._fail(error)
+
+    def _carry_on(self) -> None:
+        pause, look = PAUSE, 0
+        while True:
+            with self._changed:
+                if not self._pending:
+                    self._changed.wait_for(lambda: self._pending)
+                    pause = PAUSE
+                pending = list(self._pending)
+                use_threads(self._threads)
+            look += 1
+            moved = self._look(pending, WINDOW if look % EVERY else len(pending))
+            pause = PAUSE if moved else min(GROWTH * pause, LONGEST_PAUSE)
+            time.sleep(pause)
+
+    def _fail(self, error: Exception) -> None:
+        """End all exchanges with an error."""
+        with self._going_on, self._changed:
+            for operation in self._pending:
+                if not operation.done:
+                    operation.fail(error)
+            self._pending.clear()
+            self._changed.notify_all()
 
     def _look(self, pending: list[Operation], window: int) -> bool:
         """Let exchanges go on, until ``window`` of them cannot; returns whether any could."""

@@ -8,7 +8,8 @@ their handles. Exchanges are begun here, by whoever calls; `progress` carries th
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,16 +20,17 @@ from horovod_gqsgd.agreement import translate
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import device, native
 from horovod_gqsgd.torch.compressor import Gradient
-from horovod_gqsgd.torch.exchange import Call, Memory, Operation, Steps, uncompressed
+from horovod_gqsgd.torch.exchange import Call, Operation, Steps, uncompressed
 from horovod_gqsgd.torch.exponential import exponential
 from horovod_gqsgd.torch.linear import linear
-from horovod_gqsgd.torch.progress import LONGEST_PAUSE, Progress
+from horovod_gqsgd.torch.memory import Memories, Memory
+from horovod_gqsgd.torch.progress import Progress
 
 _lock = threading.RLock()
 _operations: dict[int, Operation] = {}  # by handle, until waited for
-_small: dict[int, bytes] = {}  # names, by Horovod's handle, of gradients that go uncompressed
+_small: dict[int, str] = {}  # names, by Horovod's handle, of gradients that go uncompressed
 _progress = Progress()
-_memories: dict[tuple[int, str], Memory] = {}
+_memories = Memories()
 _handles = itertools.count(-2, -1)  # Horovod's own are never negative
 _nameless = itertools.count()
 
@@ -40,7 +42,8 @@ def install() -> None:
         return
     for name, function in native.original.items():
         if "_async_" in name:
-            setattr(library, name, _named(function))
+            own = _grouped(function) if "_grouped_allreduce_" in name else _named(function)
+            setattr(library, name, own)
     for operation in ("reducescatter", "grouped_reducescatter"):
         name = f"horovod_torch_{operation}_async_gqsgd_Gradient"
         setattr(library, name, _plain(operation))
@@ -72,6 +75,17 @@ def _named(function: Callable) -> Callable:
     return call
 
 
+def _grouped(function: Callable) -> Callable:
+    """Horovod's own function for a group; Horovod chooses it by the first member's type alone."""
+    own = _named(function)
+
+    def call(tensors: Sequence, *arguments: Any) -> int:
+        marked = any(isinstance(tensor, Gradient) for tensor in tensors)
+        return (_grouped_allreduce if marked else own)(tensors, *arguments)
+
+    return call
+
+
 def _plain(operation: str) -> Callable:
     """Horovod's own function, for operations that go uncompressed."""
 
@@ -89,14 +103,19 @@ def _unmarked(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.plain() if isinstance(tensor, Gradient) else tensor
 
 
-def _allreduce(tensor: Gradient, output: torch.Tensor, *arguments: Any) -> int:
+def _allreduce(
+    tensor: Gradient, output: torch.Tensor, divisor: int, name: bytes | str, *arguments: Any
+) -> int:
     if tensor.numel() < tensor.config.min_size:
         plain, target = _unmarked(tensor), _unmarked(output)
         if native.takes(plain) and native.takes(target):
-            handle = _named(native.function("allreduce", plain))(plain, target, *arguments)
-            _small[handle] = arguments[1]
+            start = native.function("allreduce", plain)
+            with _lock:
+                given = name or _next_name().encode()
+                handle = start(plain, target, divisor, given, *arguments)
+                _small[handle] = given.decode() if isinstance(given, bytes) else given
             return handle
-    return _dispatch([tensor], [output], None, *arguments)
+    return _dispatch([tensor], [output], None, divisor, name, *arguments)
 
 
 def _grouped_allreduce(tensors: Sequence, outputs: Sequence, *arguments: Any) -> int:
@@ -118,7 +137,7 @@ def _dispatch(
         text = name.decode() if isinstance(name, bytes) else name
         call = Call(text or _next_name(), op, divisor, prescale, postscale, process_set, members)
         kept = bool(text)  # the buffers of a nameless call would never be used again
-        memory = _memories.setdefault((process_set, text), Memory()) if kept else Memory()
+        memory = _memories.recall((process_set, text)) if kept else Memory()
         plain = [_unmarked(tensor) for tensor in tensors]
         targets = [
             inner if output is tensor else _unmarked(output)
@@ -164,23 +183,33 @@ def _route(
 def _wait(handle: int) -> None:
     """Horovod's wait; for handles that are not ours, without keeping exchanges from going on."""
     operation = _operations.get(handle)
-    if operation is None:
-        while _progress and not native.poll(handle):
-            time.sleep(LONGEST_PAUSE)
-        name = _small.pop(handle, None)
-        try:
+    with _waiting():
+        if operation is None:
+            _progress.wait_for(lambda: native.poll(handle))
+        else:
+            _progress.wait(operation)
+    try:
+        if operation is None:
             native.finish(handle)
-        except RuntimeError as error:
-            raise error if name is None else translate(name.decode(), error) from None
-        return
+        else:
+            del _operations[handle]
+            operation.deliver()
+    except Exception as error:
+        mpi_ops._handle_map.pop(handle, None)  # Horovod forgets it for a RuntimeError alone
+        if handle not in _small:
+            raise
+        raise translate(_small[handle], error) from None
+    finally:
+        _small.pop(handle, None)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Count the time that somebody waits while exchanges are under way, and what leaves then."""
     start, busy, sends = time.perf_counter(), statistics.busy_seconds, statistics.sends
-    _progress.wait(operation)
+    yield
     statistics.wait_seconds += time.perf_counter() - start - (statistics.busy_seconds - busy)
     statistics.late_sends += statistics.sends - sends
-    del _operations[handle]
-    if operation.error is not None:
-        mpi_ops._handle_map.pop(handle, None)  # Horovod forgets it for a RuntimeError alone
-    operation.deliver()
 
 
 def _poll(handle: int) -> int:
@@ -190,17 +219,17 @@ def _poll(handle: int) -> int:
 
 def _join(*arguments: Any) -> int:
     """Horovod's join, once no exchange is under way: a rank that has joined sends nothing more."""
-    _progress.drain()
+    with _waiting():
+        _progress.drain()
     return native.original["horovod_torch_join"](*arguments)
 
 
 def _reset() -> None:
     """Forget everything, as Horovod does when it shuts down or an elastic job changes."""
-    global _nameless
+    global _memories, _nameless
     with _lock:
         _operations.clear()
         _small.clear()
         _progress.clear()
-        _memories.clear()
-        _nameless = itertools.count()
+        _memories, _nameless = Memories(), itertools.count()
         native.original["horovod_torch_reset"]()

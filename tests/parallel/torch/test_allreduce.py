@@ -260,6 +260,31 @@ def test_group_of_everything(hvd):
             torch.testing.assert_close(result, torch.stack(given).mean(0))
 
 
+@pytest.mark.parametrize("first", ["integer", "float"])
+def test_group_with_integers(hvd, first):
+    """Horovod looks at the first member alone; every other goes its way all the same."""
+    floats = [everyone(hvd, 2000), everyone(hvd, 3, 1000, dtype=torch.bfloat16)]
+    small = everyone(hvd, 5, dtype=torch.bfloat16)
+    whole = [[torch.full((4,), 3 + rank, dtype=dtype) for rank in range(hvd.size())]
+             for dtype in (torch.int64, torch.int32)]  # fmt: skip
+    order = [whole[0], *floats, small, whole[1]]
+    if first == "float":
+        order.insert(0, order.pop(1))
+    name, before = f"integers.{first}", statistics.tensors
+    mine = [group[hvd.rank()] for group in order]
+    results = hvd.grouped_allreduce(mine, name=name, op=hvd.Sum, compression=GlobalQSGD)
+    assert statistics.tensors - before == 2
+    compressed = 0
+    for given, result in zip(order, results, strict=True):
+        assert (result.dtype, result.shape) == (given[0].dtype, given[0].shape)
+        if result.numel() >= 1024:
+            wanted = expected(given, Config(), f"{name}.{compressed}", factor=hvd.size())
+            assert torch.equal(result, wanted)
+            compressed += 1
+        else:
+            torch.testing.assert_close(result, torch.stack(given).sum(0).to(result.dtype))
+
+
 def test_group_of_small_tensors(hvd):
     mine = [torch.full((3,), float(hvd.rank())), torch.full((5,), 2.0)]
     first, second = hvd.grouped_allreduce(mine, name="small_group", compression=GlobalQSGD)

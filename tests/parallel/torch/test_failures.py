@@ -1,9 +1,12 @@
 """What goes wrong is told on every rank, and leaves nothing behind that a retry would meet."""
 
+import gc
+
 import pytest
 import torch
 
-from horovod_gqsgd.torch import DisagreementError, GlobalQSGD
+from horovod_gqsgd.torch import DisagreementError, GlobalQSGD, native
+from horovod_gqsgd.torch.bucket import Bucket
 
 
 @pytest.mark.parametrize("case", ["bits", "elements"])
@@ -78,3 +81,48 @@ def test_groups_whose_heads_differ_in_length(hvd, field):
             hvd.grouped_allreduce(mine, name=f"heads.{field}", compression=compression)
     first, *_ = hvd.grouped_allreduce(mine, name=f"heads.{field}", compression=GlobalQSGD)
     assert (first - (hvd.size() + 1) / 2).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("name", [None, "small.shapes"])
+def test_small_tensors_that_differ_in_shape(hvd, name):
+    """Named or not; Horovod's table of handles is as before."""
+    before = len(hvd.mpi_ops._handle_map)
+    options = {"name": name, "compression": GlobalQSGD}
+    with pytest.raises(DisagreementError, match=f"{name or 'noname'}.* tensor shape"):
+        hvd.allreduce(torch.ones(3 + hvd.rank()), **options)
+    assert len(hvd.mpi_ops._handle_map) == before
+    assert hvd.allreduce(torch.ones(3), **options).sum() == 3
+
+
+@pytest.mark.parametrize("name", [None, "small.lost"])
+@pytest.mark.parametrize("size", [3, 3000])
+def test_a_lost_connection_is_what_elastic_jobs_wait_for(hvd, monkeypatch, name, size):
+    """`HorovodInternalError`, for small tensors as for others."""
+    wait = native.original["horovod_torch_wait_and_clear"]
+
+    def lose(handle):
+        wait(handle)
+        raise RuntimeError("Connection closed by peer")
+
+    before = len(hvd.mpi_ops._handle_map)
+    with monkeypatch.context() as lost:
+        lost.setitem(native.original, "horovod_torch_wait_and_clear", lose)
+        with pytest.raises(hvd.mpi_ops.HorovodInternalError, match="Connection closed"):
+            hvd.allreduce(torch.ones(size), name=name, compression=GlobalQSGD)
+    assert len(hvd.mpi_ops._handle_map) == before
+    again = hvd.allreduce(torch.ones(size), name=name, compression=GlobalQSGD)
+    assert torch.equal(again, torch.ones(size))
+
+
+def test_names_that_change_with_every_step_leave_no_buffers(hvd):
+    def buckets():
+        gc.collect()
+        return sum(type(each) is Bucket for each in gc.get_objects())
+
+    before = buckets()
+    for step in range(30):
+        hvd.allreduce(torch.ones(2048), name=f"leak.{step}", compression=GlobalQSGD)
+    assert buckets() == before
+    for _ in range(3):
+        hvd.allreduce(torch.ones(2048), name="no leak", compression=GlobalQSGD)
+    assert buckets() == before + 1

@@ -394,3 +394,19 @@ def test_words_leave_during_the_backward_pass(hvd):
     assert statistics.sends == 2 * 20
     assert statistics.late_sends < statistics.sends
     assert 3.8 < statistics.ratio < 4.0
+
+
+def test_words_that_leave_while_somebody_waits_for_a_small_tensor_are_late(hvd):
+    """The others begin later: norms arrive, and words leave, while the first rank waits."""
+    large, _ctx = GlobalQSGD.compress(torch.ones(3000))
+    small, _ctx = GlobalQSGD.compress(torch.ones(3))
+    hvd.allreduce(torch.ones(1), name="late.together")
+    statistics.reset()
+    time.sleep(0.3 * (hvd.rank() > 0))
+    first = hvd.allreduce_async_(large, name="late.large")
+    time.sleep(0.2 * (hvd.rank() > 0))
+    hvd.synchronize(hvd.allreduce_async_(small, name="late.small"))
+    if hvd.rank() == 0:
+        assert (statistics.sends, statistics.late_sends) == (1, 1)
+        assert statistics.wait_seconds > 0.3
+    hvd.synchronize(first)
