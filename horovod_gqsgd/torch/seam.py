@@ -16,7 +16,7 @@ import torch
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import Average, Sum
 
-from horovod_gqsgd.agreement import translate
+from horovod_gqsgd.agreement import ReductionError, translate
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.torch import device, native
 from horovod_gqsgd.torch.compressor import Gradient
@@ -163,6 +163,7 @@ def _route(
     """Compress what is to be compressed, and send the rest as without us."""
     _rank, n = native.world(call.process_set)
     exchange: list[int] = []
+    failure: ReductionError | None = None
     if n > 1 and call.op in (Average, Sum):
         exchange = [
             i
@@ -174,10 +175,15 @@ def _route(
         config = tensors[exchange[0]].config  # type: ignore[attr-defined]
         chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
         scheme = linear if config.levels == "linear" else exponential
-        yield from scheme(*chosen, config, call, memory, place)
+        try:
+            yield from scheme(*chosen, config, call, memory, place)
+        except ReductionError as error:
+            failure = error  # perhaps here alone: the others wait for the rest
     if rest:  # last: what a rank sends in vain, as ranks that disagree would, stays in Horovod
         chosen = [plain[i] for i in rest], [outputs[i] for i in rest]
         yield from uncompressed(*chosen, call)
+    if failure:
+        raise failure
 
 
 def _wait(handle: int) -> None:

@@ -274,6 +274,15 @@ def test_reduce_refuses_a_wrong_result():
         check_reduce(wrong, Levels(8, 1), 2, 9)
 
 
+@pytest.mark.parametrize("bits", [2, 5, 7])
+def test_reduce_refuses_codes_that_would_spill_into_their_neighbours(bits):
+    def spill(codes, levels, dither):
+        return np.where(np.arange(codes.shape[1]) == 4, 2**bits, codes[0]).astype(np.uint8)
+
+    with pytest.raises(ValueError, match=f"code {2**bits}, which bits={bits} do not hold"):
+        check_reduce(Reduction("spill", spill), Levels(bits, 1), 2, 9)
+
+
 @pytest.mark.parametrize("block", [128, None])
 @pytest.mark.parametrize("bits", [3, 4, 5, 6, 8, 10, 16])
 def test_sections_make_the_whole(bits, block):

@@ -441,3 +441,25 @@ def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(
             hvd.allreduce(mine, name=f"fragile.{size}", compression=compression)
     after = hvd.allreduce(mine, name=f"fragile.after.{size}", compression=GlobalQSGD)
     assert torch.equal(after, mine)
+
+
+def test_a_gathered_group_fails_where_the_reduction_does(hvd, registry, monkeypatch):
+    """Every rank reduces for itself: the others have their result, and all go on together."""
+    monkeypatch.setattr(shards, "GATHER_LIMIT", 2**62)
+
+    def fragile(codes, levels, dither):
+        if hvd.rank() == 0 and fail:
+            raise KeyError("lost")
+        return median(codes, levels, dither)
+
+    register_reduction("fragile", fragile)
+    mine = [torch.ones(2000), torch.ones(3), torch.ones(3000)]
+    options = {"name": "fragile.group", "compression": exponential(reduction="fragile")}
+    for fail in (False, True, True, False):
+        told = contextlib.nullcontext()
+        if fail and hvd.rank() == 0:
+            told = pytest.raises(ReductionError, match="KeyError: 'lost'")
+        with told:
+            results = hvd.grouped_allreduce(mine, **options)
+            assert all(torch.equal(*pair) for pair in zip(mine, results, strict=True))
+    assert hvd.allreduce(torch.ones(5), name="fragile.group.after").sum() == 5
