@@ -4,12 +4,15 @@ import pytest
 
 from tests.parallel.job import Job, missing
 
+#: What depends on the number of ranks, for jobs of more of them than run all tests.
+LARGER = "specification or too_few_bits"
+
 JOBS = [
     pytest.param(framework, launcher, np, (), id=f"{framework}-{launcher}-{np}")
     for framework in ("torch", "tensorflow")
     for launcher, np in (("gloo", 2), ("gloo", 3), ("mpi", 2))
 ] + [
-    pytest.param("torch", launcher, np, ("-k", "specification"), id=f"torch-{launcher}-{np}")
+    pytest.param("torch", launcher, np, ("-k", LARGER), id=f"torch-{launcher}-{np}")
     for launcher, np in (("gloo", 4), ("mpi", 3), ("gloo", 5))
 ]
 # The device path of the adapters, with the kernels in Numba's CUDA simulator.

@@ -18,6 +18,10 @@ scaled = hvd.allreduce(x, prescale_factor=0.5, postscale_factor=4.0, compression
 assert torch.equal(scaled, 2 * x)
 half = x.bfloat16()
 assert torch.equal(hvd.allreduce(half, name="half", compression=GlobalQSGD), half)
+exponential = GlobalQSGD(levels="exponential", bits=2)
+assert torch.equal(hvd.allreduce(x, name="levels", compression=exponential), x)
+first, second = hvd.grouped_allreduce([half, x], op=hvd.Sum, compression=exponential)
+assert torch.equal(first, half) and torch.equal(second, x)
 assert statistics.tensors == 0
 print("one rank is fine")
 """
@@ -39,6 +43,7 @@ for traced in (lambda f: f, tf.function):
     check(traced(average)(x), x)
     check(traced(lambda x: average(x, op=hvd.Sum, compression=GlobalQSGD(bits=3)))(x), x)
     check(traced(lambda x: average(x, prescale_factor=0.5, postscale_factor=4.0))(x), 2 * x)
+    check(traced(lambda x: average(x, compression=GlobalQSGD(levels="exponential", bits=2)))(x), x)
     half = tf.cast(x, tf.bfloat16)
     check(traced(average)(half), half)
 assert statistics.tensors == 0

@@ -371,10 +371,13 @@ def test_process_set(hvd):
         hvd.remove_process_set(some)
 
 
+@pytest.mark.np(4, 5)
 def test_too_few_bits_for_the_world(hvd):
-    if hvd.size() > 3:
-        with pytest.raises(ValueError, match="bits=3 cannot hold"):
-            hvd.allreduce(torch.ones(2000), name="bits", compression=GlobalQSGD(bits=3))
+    """Refused on every rank, with what would do, before anything is sent."""
+    with pytest.raises(ValueError, match=f"bits=3 cannot hold {hvd.size()} workers.* 4"):
+        hvd.allreduce(torch.ones(2000), name="bits", compression=GlobalQSGD(bits=3))
+    enough = hvd.allreduce(torch.ones(2000), name="bits", compression=GlobalQSGD(bits=4))
+    assert torch.equal(enough, torch.ones(2000))
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -393,13 +396,16 @@ def test_join(hvd, grouped):
     hvd.join()
 
 
-@pytest.mark.parametrize("case", ["bits", "seed", "rounding", "block", "dtype", "op", "shape"])
+@pytest.mark.parametrize(
+    "case", ["bits", "seed", "rounding", "min_size", "block", "dtype", "op", "shape"]
+)
 def test_ranks_that_disagree_are_told_what_differs(hvd, case):
     odd = hvd.rank() == 0
     parameters = {
         "bits": {"bits": 6 if odd else 8},
         "seed": {"seed": int(odd)},
         "rounding": {"rounding": "independent" if odd else "correlated"},
+        "min_size": {"min_size": 512 if odd else 1024},  # both compress this tensor
         "block": {"block": 128 if odd else 1024},
     }.get(case, {})
     mine = torch.ones(2048 if case != "shape" or odd else 2040)

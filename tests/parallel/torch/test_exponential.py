@@ -22,7 +22,14 @@ from horovod_gqsgd.torch import (
 from horovod_gqsgd.torch.bucket import Bucket
 from tests.parallel.torch.specification import expected, gradient
 from tests.parallel.torch.test_allreduce import FLOATS, everyone, identical
-from tests.parallel.torch.test_optimizer import Model, batch, loss, replicas_identical
+from tests.parallel.torch.test_optimizer import (
+    Model,
+    batch,
+    close_to_mean,
+    loss,
+    replicas_identical,
+    true_gradients,
+)
 
 
 def exponential(**parameters):
@@ -249,12 +256,14 @@ def test_training_keeps_replicas_identical_and_learns(hvd, way, bits):
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_groups_of_an_optimizer(hvd, way, groups):
-    model = Model()
-    optimizer = distributed(hvd, model, groups=groups)
+    model, compression = Model(), exponential()
+    optimizer = distributed(hvd, model, groups=groups, compression=compression)
     for step in range(2):
+        truth = true_gradients(model, hvd.size(), step)
         optimizer.zero_grad()
         loss(model, hvd.rank(), step).backward()
         optimizer.step()
+        close_to_mean(model, truth, compression=compression)
     assert replicas_identical(hvd, model)
 
 
@@ -291,7 +300,7 @@ def test_codes_leave_during_the_backward_pass(hvd, way):
         model(torch.randn(4, 128)).square().mean().backward()
         optimizer.step()
     assert statistics.sends == 2 * 20 * (1 if way == "gather" else 2)
-    assert statistics.late_sends < statistics.sends
+    assert statistics.late_sends <= 0.75 * statistics.sends  # half of the layers are before it
 
 
 def count_native_calls(monkeypatch):
@@ -345,11 +354,16 @@ def resnet50():
     return [*convolutions, *normalisations, (1000, 2048), (1000,)]
 
 
-def alltoalls(n, bits=8):
-    """By the limit on the codes of all ranks together, and the size of a section."""
+#: Alltoalls of a step on so many ranks, as docs/reductions.md states them.
+STATED = {2: 16, 3: 18, 4: 18, 8: 33, 64: 46}
+
+
+def test_alltoalls_are_those_of_the_limit():
+    """On the codes of all ranks together; no tensor is so large that it has sections."""
     sizes = [int(np.prod(shape)) for shape in resnet50()]
-    scattered = [s for s in sizes if not shards.gathers(shards.group_count(s), bits, n)]
-    return sum(len(sections.cut([size], int)) for size in scattered)
+    for n, stated in STATED.items():
+        scattered = [s for s in sizes if not shards.gathers(shards.group_count(s), 8, n)]
+        assert sum(len(sections.cut([size], int)) for size in scattered) == stated
 
 
 @pytest.mark.limit(120)
@@ -363,7 +377,7 @@ def test_alltoalls_of_a_step_of_resnet50(hvd, monkeypatch):
         handles.append(hvd.allreduce_async_(marked, name=f"resnet50.{i}"))
     for handle in handles:
         hvd.synchronize(handle)
-    assert len(calls["alltoall"]) == alltoalls(hvd.size())
+    assert len(calls["alltoall"]) == STATED[hvd.size()]
 
 
 @pytest.mark.parametrize("levels", ["linear", "exponential"])

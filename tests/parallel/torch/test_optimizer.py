@@ -1,6 +1,8 @@
 """``hvd.DistributedOptimizer(compression=GlobalQSGD)`` in the ways users call it."""
 
 import contextlib
+import copy
+import pickle
 import time
 
 import pytest
@@ -29,6 +31,15 @@ class Model(nn.Module):
         return self.last(sum(getattr(self, name)(x) for name in branches))
 
 
+LEVELS = {"linear": GlobalQSGD, "exponential": GlobalQSGD(levels="exponential")}
+
+
+@pytest.fixture(params=LEVELS)
+def compression(request):
+    """Both level sets, for what must hold with either."""
+    return LEVELS[request.param]
+
+
 def batch(rank, step=0):
     return gradient(rank, 8, 32, seed=step)
 
@@ -45,16 +56,13 @@ def distributed(hvd, model, lr=0.1, **options):
 
 
 def true_gradients(model, n, step=0, passes=1):
-    """Every rank's gradient of every parameter, computed here."""
-    result = {}
-    for rank in range(n):
-        model.zero_grad()
-        for i in range(passes):
-            loss(model, rank, step + i).backward()
-        for name, p in model.named_parameters():
-            result.setdefault(name, []).append(p.grad.clone())
-    model.zero_grad()
-    return result
+    """Every rank's gradient of every parameter, computed here; optimizers do not notice."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    rows = [
+        torch.autograd.grad(sum(loss(model, rank, step + i) for i in range(passes)), parameters)
+        for rank in range(n)
+    ]
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def replicas_identical(hvd, model):
@@ -62,12 +70,20 @@ def replicas_identical(hvd, model):
     return all(torch.equal(row, flat) for row in hvd.allgather(flat[None]))
 
 
-def close_to_mean(model, truth, factor=1.0):
-    """Gradients within one quantisation step of the true mean."""
-    for name, p in model.named_parameters():
-        mean = torch.stack(truth[name]).mean(0) * factor
-        top = max(g.abs().max() for g in truth[name]) * factor
-        assert (p.grad - mean).abs().max() <= top / 20, name
+def close_to_mean(model, truth, factor=1.0, compression=GlobalQSGD):
+    """Gradients within one quantisation step of the true mean.
+
+    Exponential levels promise a small relative variance, 0.0075 for a worker's number and for the
+    mean: then the error as a whole is small.
+    """
+    parameters = dict(model.named_parameters())
+    for name, gradients in truth.items():
+        everyones = factor * torch.stack(gradients)
+        error = parameters[name].grad - everyones.mean(0)
+        if compression is GlobalQSGD or compression.config.levels == "linear":
+            assert error.abs().max() <= everyones.abs().max() / 20, name
+        else:
+            assert error.norm() <= 0.2 * everyones.square().mean(0).sum().sqrt(), name
 
 
 def test_defaults_give_the_specified_gradients(hvd):
@@ -104,15 +120,15 @@ def test_training_keeps_replicas_identical_and_learns(hvd):
 
 
 @pytest.mark.parametrize("options", [{"op": "Sum"}, {"gradient_predivide_factor": 4.0}], ids=str)
-def test_operations(hvd, options):
+def test_operations(hvd, options, compression):
     model = Model()
     truth = true_gradients(model, hvd.size())
     factor = hvd.size() if options.get("op") == "Sum" else 1
     options = {k: getattr(hvd, v) if k == "op" else v for k, v in options.items()}
-    optimizer = distributed(hvd, model, **options)
+    optimizer = distributed(hvd, model, compression=compression, **options)
     loss(model, hvd.rank()).backward()
     optimizer.synchronize()
-    close_to_mean(model, truth, factor)
+    close_to_mean(model, truth, factor, compression)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, "lists"])
@@ -132,14 +148,31 @@ def test_groups(hvd, groups):
     assert replicas_identical(hvd, model)
 
 
-def test_backward_passes_per_step(hvd):
+@pytest.mark.np(2)
+def test_adasum(hvd, compression):
+    """Horovod's other optimizer, which sends changes of parameters: uncompressed, as without us."""
+    if not hvd.mpi_enabled():
+        pytest.skip("Horovod has Adasum with MPI or NCCL, not with Gloo")
+    models, before = [Model(), Model()], statistics.tensors
+    for model, each in zip(models, (compression, hvd.Compression.none), strict=True):
+        optimizer = distributed(hvd, model, op=hvd.Adasum, compression=each)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss(model, hvd.rank(), step).backward()
+            optimizer.step()
+    assert statistics.tensors == before
+    for ours, plain in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_backward_passes_per_step(hvd, compression):
     model = Model()
     truth = true_gradients(model, hvd.size(), passes=2)
-    optimizer = distributed(hvd, model, backward_passes_per_step=2)
+    optimizer = distributed(hvd, model, backward_passes_per_step=2, compression=compression)
     loss(model, hvd.rank(), 0).backward()
     loss(model, hvd.rank(), 1).backward()
     optimizer.synchronize()
-    close_to_mean(model, truth)
+    close_to_mean(model, truth, compression=compression)
 
 
 def test_gradient_clipping(hvd):
@@ -176,44 +209,66 @@ def test_unused_parameters(hvd):
     assert model.left.weight.grad.abs().sum() > 0
 
 
-def test_hooks_in_different_order(hvd):
+def test_hooks_in_different_order(hvd, compression):
     """Backward in two parts whose order depends on the rank."""
     model = Model()
-    optimizer = distributed(hvd, model)
+    optimizer = distributed(hvd, model, compression=compression)
+    sides = {"left": model.left, "right": model.right}
+
+    def part(side, rank):
+        return sides[side](model.first(batch(rank, step)).relu()).square().mean()
+
     for step in range(3):
+        truth = {}
+        for side, layer in sides.items():
+            names = [f"{side}.{name}" for name, _ in layer.named_parameters()]
+            rows = [
+                torch.autograd.grad(part(side, rank), [*layer.parameters()])
+                for rank in range(hvd.size())
+            ]
+            truth |= dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         optimizer.zero_grad()
-        hidden = model.first(batch(hvd.rank(), step)).relu()
-        one, two = model.left(hidden).square().mean(), model.right(hidden).square().mean()
-        parts = [one, two] if (hvd.rank() + step) % 2 else [two, one]
-        inputs = [[*model.left.parameters()], [*model.right.parameters()]]
-        if (hvd.rank() + step) % 2 == 0:
-            inputs.reverse()
-        for part, parameters in zip(parts, inputs, strict=True):
-            part.backward(inputs=parameters, retain_graph=True)
+        order = ["left", "right"] if (hvd.rank() + step) % 2 else ["right", "left"]
+        for side in order:
+            part(side, hvd.rank()).backward(inputs=[*sides[side].parameters()])
         unnamed = hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum)
         assert unnamed.item() == hvd.size() * (hvd.size() - 1) / 2
         optimizer.step()
+        close_to_mean(model, truth, compression=compression)
     assert replicas_identical(hvd, model)
 
 
 def test_dynamic_requires_grad(hvd):
     """Two players of which one is frozen in turn, as in adversarial training."""
-    first, second = nn.Linear(40, 40), nn.Linear(40, 40)
+    torch.manual_seed(0)
+    players = [nn.Linear(40, 40), nn.Linear(40, 40)]
     optimizers = [
         hvd.DistributedOptimizer(
-            torch.optim.SGD(m.parameters(), lr=0.1), compression=GlobalQSGD,
+            torch.optim.SGD(m.parameters(), lr=0.01), compression=GlobalQSGD,
             named_parameters=[(f"player{i}.{n}", p) for n, p in m.named_parameters()],
         )
-        for i, m in enumerate((first, second))
+        for i, m in enumerate(players)
     ]  # fmt: skip
+
+    def objective(rank):
+        return players[1](players[0](gradient(rank, 2, 40, seed=turn))).square().mean()
+
     for turn in range(4):
-        active, frozen = (first, second) if turn % 2 else (second, first)
+        active, frozen = players[turn % 2], players[1 - turn % 2]
         frozen.requires_grad_(False)
         active.requires_grad_(True)
-        optimizers[1 - turn % 2].zero_grad()
-        second(first(torch.full((2, 40), float(hvd.rank())))).square().sum().backward()
-        optimizers[1 - turn % 2].step()
-    assert replicas_identical(hvd, first)
+        before = copy.deepcopy([player.state_dict() for player in (active, frozen)])
+        names = [name for name, _ in active.named_parameters()]
+        rows = [torch.autograd.grad(objective(rank), [*active.parameters()])
+                for rank in range(hvd.size())]  # fmt: skip
+        truth = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        optimizers[turn % 2].zero_grad()
+        objective(hvd.rank()).backward()
+        optimizers[turn % 2].step()
+        close_to_mean(active, truth)
+        assert not torch.equal(active.weight, before[0]["weight"])
+        assert torch.equal(frozen.weight, before[1]["weight"])
+        assert all(replicas_identical(hvd, player) for player in players)
 
 
 def test_force_allreduce_of_gradients_that_some_ranks_lack(hvd):
@@ -237,16 +292,20 @@ def test_no_named_parameters(hvd):
 
 
 @pytest.mark.np(3)
-def test_process_sets(hvd):
+def test_process_sets(hvd, compression):
     pair = hvd.add_process_set([0, 2])
     try:
         model = Model()
-        optimizer = distributed(hvd, model, process_set=pair)
+        truth = true_gradients(model, hvd.size())
+        members = {name: [rows[0], rows[2]] for name, rows in truth.items()}
+        optimizer = distributed(hvd, model, process_set=pair, compression=compression)
         loss(model, hvd.rank()).backward()
         own = model.left.weight.grad.clone()
         optimizer.step()
         if hvd.rank() == 1:
             assert torch.equal(model.left.weight.grad, own)
+        else:
+            close_to_mean(model, members, compression=compression)
         flat = model.left.weight.detach().flatten()
         rows = hvd.allgather(flat[None])
         assert torch.equal(rows[0], rows[2])
@@ -256,11 +315,11 @@ def test_process_sets(hvd):
 
 
 @pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_embeddings(hvd, as_dense):
+def test_sparse_embeddings(hvd, as_dense, compression):
     torch.manual_seed(0)
     embedding = nn.Embedding(50, 40, sparse=True)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(embedding.parameters(), lr=1.0), compression=GlobalQSGD,
+        torch.optim.SGD(embedding.parameters(), lr=1.0), compression=compression,
         named_parameters=[(f"embedding.{as_dense}", embedding.weight)], sparse_as_dense=as_dense,
     )  # fmt: skip
     before = embedding.weight.detach().clone()
@@ -268,39 +327,60 @@ def test_sparse_embeddings(hvd, as_dense):
     optimizer.step()
     moved = before - embedding.weight.detach()
     assert torch.allclose(moved[40], torch.ones(40), atol=1e-6)
-    assert torch.allclose(
-        moved[: hvd.size()], torch.full((hvd.size(), 40), 1 / hvd.size()), atol=0.02
-    )
+    close = 0.02 if compression is GlobalQSGD else 0.2 / hvd.size()  # or the gap between levels
+    wanted = torch.full((hvd.size(), 40), 1 / hvd.size())
+    assert torch.allclose(moved[: hvd.size()], wanted, atol=close)
+    assert abs(moved[: hvd.size()].mean() - 1 / hvd.size()) < 0.03
     assert replicas_identical(hvd, embedding)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_types(hvd, dtype):
+def test_other_types(hvd, dtype, compression):
     """bfloat16 too, which Horovod itself refuses."""
     model = Model().to(dtype)
-    optimizer = distributed(hvd, model, lr=0.01)
+    optimizer = distributed(hvd, model, lr=0.01, compression=compression)
     for step in range(3):
+        truth = {}
+        for rank in range(hvd.size()):
+            own = copy.deepcopy(model)
+            own.zero_grad()
+            own(batch(rank, step).to(dtype)).float().square().mean().backward()
+            for name, p in own.named_parameters():
+                truth.setdefault(name, []).append(p.grad.float())
         optimizer.zero_grad()
         model(batch(hvd.rank(), step).to(dtype)).float().square().mean().backward()
         optimizer.step()
         assert all(p.grad.dtype == dtype for p in model.parameters())
+        close_to_mean(model, truth, compression=compression)
     assert replicas_identical(hvd, model.float())
 
 
-def test_channels_last(hvd):
+def test_channels_last(hvd, compression):
     torch.manual_seed(0)
     model = nn.Conv2d(8, 24, 3).to(memory_format=torch.channels_last)
-    optimizer = distributed(hvd, model)
-    model(torch.ones(2, 8, 9, 9).to(memory_format=torch.channels_last)).square().sum().backward()
-    assert not model.weight.grad.is_contiguous()
+    truth = {"weight": [], "bias": []}
+
+    def backward(rank):
+        images = gradient(rank, 2, 8, 9, 9).to(memory_format=torch.channels_last)
+        model(images).square().mean().backward()
+        assert not model.weight.grad.is_contiguous()
+
+    for rank in range(hvd.size()):
+        backward(rank)
+        for name, p in model.named_parameters():
+            truth[name].append(p.grad.clone())
+        model.zero_grad()
+    optimizer = distributed(hvd, model, compression=compression)
+    backward(hvd.rank())
     optimizer.step()
+    close_to_mean(model, truth, compression=compression)
     assert replicas_identical(hvd, model)
 
 
-def test_gradient_scaler_skips_a_bad_step_and_goes_on(hvd):
+def test_gradient_scaler_skips_a_bad_step_and_goes_on(hvd, compression):
     """An overflow on one rank is a NaN on every rank, so that all of them skip the step."""
     model = Model()
-    optimizer = distributed(hvd, model)
+    optimizer = distributed(hvd, model, compression=compression)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     for step in range(3):
         before = model.left.weight.detach().clone()
@@ -329,31 +409,87 @@ def test_change_of_compressor_in_training(hvd):
 
 
 def test_several_optimizers_at_once(hvd):
-    models = [Model(), Model()]
+    """Each with a compressor of its own."""
+    models = [Model(), Model(), Model()]
+    compressions = [GlobalQSGD, GlobalQSGD(bits=10), GlobalQSGD(levels="exponential")]
+    truth = true_gradients(models[0], hvd.size())
     optimizers = [
         hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.1), compression=GlobalQSGD(bits=bits),
-            named_parameters=[(f"{bits}.{n}", p) for n, p in model.named_parameters()],
+            torch.optim.SGD(model.parameters(), lr=0.1), compression=compression,
+            named_parameters=[(f"several.{i}.{n}", p) for n, p in model.named_parameters()],
         )
-        for model, bits in zip(models, (8, 10), strict=True)
+        for i, (model, compression) in enumerate(zip(models, compressions, strict=True))
     ]  # fmt: skip
-    (loss(models[0], hvd.rank()) + loss(models[1], hvd.rank())).backward()
-    for optimizer, model in zip(optimizers, models, strict=True):
+    sum(loss(model, hvd.rank()) for model in models).backward()
+    for optimizer, model, compression in zip(optimizers, models, compressions, strict=True):
         optimizer.step()
+        close_to_mean(model, truth, compression=compression)
         assert replicas_identical(hvd, model)
 
 
+def assert_same_state(one, other):
+    """Whether two state dicts of optimizers are the same, numbers and all."""
+    assert one["param_groups"] == other["param_groups"]
+    assert one["state"].keys() == other["state"].keys()
+    for key, state in one["state"].items():
+        assert state.keys() == other["state"][key].keys()
+        for name, value in state.items():
+            torch.testing.assert_close(value, other["state"][key][name], rtol=0, atol=0)
+
+
 def test_state_round_trip(hvd):
+    """Saved, loaded into another optimizer and stepped: as if nothing had happened."""
+    models = [Model(), Model()]
+    optimizers = [distributed(hvd, models[0], lr=0.03), distributed(hvd, models[1], lr=0.5)]
+    loss(models[0], hvd.rank()).backward()
+    optimizers[0].step()
+    saved = pickle.dumps((models[0].state_dict(), optimizers[0].state_dict()))
+    weights, state = pickle.loads(saved)
+    models[1].load_state_dict(weights)
+    optimizers[1].load_state_dict(state)
+    assert_same_state(optimizers[0].state_dict(), optimizers[1].state_dict())
+    assert optimizers[1].param_groups[0]["lr"] == 0.03
+
+    optimizers[0].zero_grad()
+    loss(models[0], hvd.rank(), 1).backward()
+    optimizers[0].synchronize()
+    pairs = [*zip(*(model.parameters() for model in models), strict=True)]
+    for ours, loaded in pairs:
+        loaded.grad = ours.grad.clone()
+    for optimizer in optimizers:
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    assert all(torch.equal(*pair) for pair in pairs)
+    assert_same_state(optimizers[0].state_dict(), optimizers[1].state_dict())
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+def test_broadcast_state(hvd, kind):
+    """Ranks that differ in weights, state and rates have the root's afterwards, and go on."""
     model = Model()
-    optimizer = distributed(hvd, model)
+    momentum = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
+    plain = getattr(torch.optim, kind)(model.parameters(), lr=1e-3 * (1 + hvd.rank()), **momentum)
+    for step in range(1 + hvd.rank()):
+        plain.zero_grad()
+        loss(model, hvd.rank(), step).backward()
+        plain.step()
+    optimizer = hvd.DistributedOptimizer(
+        plain, named_parameters=model.named_parameters(), compression=GlobalQSGD
+    )
+    optimizer.load_state_dict(plain.state_dict())
+    mine = copy.deepcopy(optimizer.state_dict())
+    roots = hvd.broadcast_object(mine, root_rank=0)
+    if hvd.rank():
+        with pytest.raises(AssertionError):
+            assert_same_state(mine, roots)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert_same_state(optimizer.state_dict(), roots)
+    assert replicas_identical(hvd, model)
+    optimizer.zero_grad()
     loss(model, hvd.rank()).backward()
     optimizer.step()
-    state = optimizer.state_dict()
-    other = distributed(hvd, Model())
-    other.load_state_dict(state)
-    for a, b in zip(state["state"].values(), other.state_dict()["state"].values(), strict=True):
-        assert torch.equal(a["momentum_buffer"], b["momentum_buffer"])
-    hvd.broadcast_optimizer_state(other, root_rank=0)
+    assert replicas_identical(hvd, model)
 
 
 def test_uneven_data_with_join(hvd):
@@ -392,7 +528,7 @@ def test_words_leave_during_the_backward_pass(hvd):
         model(torch.randn(4, 128)).square().mean().backward()
         optimizer.step()
     assert statistics.sends == 2 * 20
-    assert statistics.late_sends < statistics.sends
+    assert statistics.late_sends <= 0.75 * statistics.sends  # half of the layers are before it
     assert 3.8 < statistics.ratio < 4.0
 
 
