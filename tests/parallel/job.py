@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # one job serves tests of many process sets
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "10",  # names the ranks that are missing in the log
+    "HOROVOD_TIMELINE": "DYNAMIC",  # on where a test asks for it
     "OMP_NUM_THREADS": "1",  # ranks share the cores of one machine
     "PYTHONUNBUFFERED": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
