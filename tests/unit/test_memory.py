@@ -12,6 +12,10 @@ class Buffers:
     pass
 
 
+def none_alive() -> weakref.WeakSet:
+    return weakref.WeakSet()
+
+
 def call(memories, name, alive):
     """One call: whether its bucket was there already."""
     memory = memories.recall(name)
@@ -26,7 +30,7 @@ def call(memories, name, alive):
 @pytest.mark.parametrize("tensors", [1, 5, 5000])
 def test_regular_names_find_their_buckets(tensors):
     """From the third step on, also beside names that are used once."""
-    memories, alive = Memories(), weakref.WeakSet()
+    memories, alive = Memories(), none_alive()
     for step in range(6):
         found = [call(memories, name, alive) for name in range(tensors)]
         assert all(found) if step > 1 else not any(found)
@@ -36,7 +40,7 @@ def test_regular_names_find_their_buckets(tensors):
 
 @pytest.mark.parametrize("uses", [1, 2, 10])
 def test_changing_names_leave_no_buckets(uses):
-    memories, alive, most = Memories(), weakref.WeakSet(), 0
+    memories, alive, most = Memories(), none_alive(), 0
     for step in range(1000):
         for _ in range(uses):
             call(memories, f"gradient.{step}", alive)
@@ -47,7 +51,7 @@ def test_changing_names_leave_no_buckets(uses):
 
 
 def test_names_of_an_epoch_go_with_it():
-    memories, alive = Memories(), weakref.WeakSet()
+    memories, alive = Memories(), none_alive()
     for epoch in range(20):
         for _ in range(50):
             for tensor in range(30):
@@ -58,7 +62,7 @@ def test_names_of_an_epoch_go_with_it():
 
 def test_what_comes_back_regularly_is_kept():
     """A name used twice after every hundred steps, as in an evaluation."""
-    memories, alive, found = Memories(), weakref.WeakSet(), []
+    memories, alive, found = Memories(), none_alive(), list[bool]()
     for step in range(1000):
         for tensor in range(10):
             call(memories, tensor, alive)

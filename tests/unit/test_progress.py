@@ -89,7 +89,7 @@ def test_a_thread_that_fails_ends_what_it_carried(monkeypatch):
 
 
 def test_waiting_for_others_looks_ever_less_often(monkeypatch):
-    pauses = []
+    pauses: list[float] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(sleep=pauses.append))
     carrier = Progress()
     carrier._pending[Operation("x", steps(Ready()))] = None  # no thread carries it on
