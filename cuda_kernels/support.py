@@ -16,14 +16,20 @@ def missing() -> str | None:
     if importlib.util.find_spec("numba_cuda") is None:
         return f"numba-cuda is not installed: {EXTRAS}"
     try:
-        from numba import cuda
+        from numba import config, cuda
 
+        if config.ENABLE_CUDASIM:
+            return "NUMBA_ENABLE_CUDASIM puts Numba's simulator in the place of the GPU: unset it"
         usable = cuda.is_available()
     except Exception as error:  # a missing library raises neither ImportError nor OSError
         first = str(error).strip().splitlines()[:1]
         return f"numba.cuda cannot be imported ({''.join(first)}): {EXTRAS}"
     if not usable:
-        return "numba.cuda finds no GPU or no driver for it (`nvidia-smi` should list the GPU)"
+        return (
+            "numba.cuda finds no GPU or no driver for it: `nvidia-smi` must list the GPU (else "
+            "install NVIDIA's driver, and in containers the NVIDIA Container Toolkit: --gpus all), "
+            "and CUDA_VISIBLE_DEVICES must not hide it"
+        )
     return None
 
 

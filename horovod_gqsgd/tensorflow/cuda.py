@@ -45,7 +45,12 @@ class OnDevice(Exchange):
 
         def either(*given: Any) -> list[Any]:
             place = device.of([each for each in given if tf.is_tensor(each)])
-            return on_device(place, *given) if place else on_host(function, given, kinds)
+            if not place:
+                return on_host(function, given, kinds)
+            try:
+                return on_device(place, *given)
+            finally:  # where it raises, kernels may still use memory that nobody else holds
+                place.finish()
 
         return device_stage(either, inputs, dtypes)
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from horovod_gqsgd.cuda_kernels import support
-from horovod_gqsgd.cuda_kernels.driver import array_at, compiled
+from horovod_gqsgd.cuda_kernels.driver import array_at, configured
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -54,6 +54,7 @@ class Cuda:
     def __init__(self, name: str) -> None:
         self.name = name
         self.held: list[Any] = []  # memory that kernels may still use
+        self.busy: int | None = None  # CUDA's number of the GPU that has been given kernels
 
     def here(self, tensor: Any) -> Any:
         """A tensor, copied if it is somewhere else."""
@@ -96,21 +97,30 @@ class Cuda:
                 else each
                 for each in arguments
             ]
-            compiled(kernel)[blocks, threads, _stream(index)](*given)
-        self.stream = _stream(index)
+            self.busy = index
+            configured(kernel, blocks, threads, _stream(index))(*given)
 
     def finish(self) -> None:
-        """Wait for the kernels."""
-        self.stream.synchronize()
+        """Wait for the kernels, if any are under way."""
+        from numba import cuda
+
+        if self.busy is not None:
+            with cuda.gpus[self.busy]:
+                _stream(self.busy).synchronize()
+            self.busy = None
         self.held.clear()
 
 
 def _ordinal(pointer: int) -> int:
     """CUDA's number of the GPU with this memory; TensorFlow counts only those it may see."""
     from cuda.bindings import driver
+    from numba import cuda
 
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     error, ordinal = driver.cuPointerGetAttribute(attribute, pointer)
+    if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:  # any will do, but takes memory there
+        with cuda.gpus[0]:
+            error, ordinal = driver.cuPointerGetAttribute(attribute, pointer)
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"CUDA does not know the memory of a tensor: {error}")
     return int(ordinal)

@@ -1,6 +1,7 @@
 """A GPU as the exchange uses it: kernels on the current stream, memory from torch, no waiting."""
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from horovod_gqsgd.cuda_kernels import support
-from horovod_gqsgd.cuda_kernels.driver import array_at, compiled
+from horovod_gqsgd.cuda_kernels.driver import array_at, configured, stream_at
 
 #: How kernels see a gradient type that NumPy or Numba lack: as the integers of its bits.
 SEEN_AS: dict[torch.dtype, Any] = {
@@ -27,6 +28,9 @@ STORED_AS: dict[Any, torch.dtype] = {
     np.float32: torch.float32,
     np.float64: torch.float64,
 }
+
+#: Horovod's setting not to wait for the GPU before it says that an operation is done.
+ASYNC_COMPLETION = "HOROVOD_ENABLE_ASYNC_COMPLETION"
 
 
 class DeviceArray:
@@ -62,8 +66,14 @@ class Cuda:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make device and stream the current ones, for kernels, for torch and for Horovod."""
+        """Make device and stream the current ones, for kernels, for torch and for Horovod.
+
+        With `ASYNC_COMPLETION` a handle of Horovod is done before its result is there: Horovod's
+        thread has let torch's default stream wait for it, and no other.
+        """
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            if os.environ.get(ASYNC_COMPLETION, "0") != "0":
+                self.stream.wait_stream(torch.cuda.default_stream(self.device))
             yield
 
     def runs_kernels(self) -> bool:
@@ -75,10 +85,8 @@ class Cuda:
 
     def run(self, kernel: Callable, blocks: int, threads: int, *arguments: Any) -> None:
         """Launch a kernel on the stream."""
-        from numba import cuda
-
-        stream = cuda.external_stream(self.stream.cuda_stream)
-        compiled(kernel)[blocks, threads, stream](*map(self._argument, arguments))
+        stream = stream_at(self.stream.cuda_stream, self.device.index)
+        configured(kernel, blocks, threads, stream)(*map(self._argument, arguments))
 
     def _argument(self, given: Any) -> Any:
         if not isinstance(given, DeviceArray):
@@ -111,6 +119,16 @@ class Cuda:
     def await_here(self, event: Any) -> None:
         """Let the caller's current stream, not the caller, wait for an event."""
         torch.cuda.current_stream(self.device).wait_event(event)
+
+
+def missing() -> str | None:
+    """Why there are no CUDA tensors with kernels here, and the fix; None if there are."""
+    if not torch.cuda.is_available():
+        return (
+            f"torch {torch.__version__} finds no GPU that it can use: install a CUDA build of it, "
+            "for the driver that `nvidia-smi` shows"
+        )
+    return support.missing()
 
 
 @functools.cache
