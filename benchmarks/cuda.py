@@ -18,22 +18,29 @@ import numpy as np
 import torch
 
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.cuda_kernels import support
+from horovod_gqsgd.torch.device import Cuda, missing
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+#: Operations that follow one another on the stream while the time runs. Python launches each while
+#: the one before it runs, so that only the first launch of all counts.
+LAUNCHES = 32
+
+
 def seconds(operation: Callable[[], Any], repeats: int) -> float:
-    """Median time on the device."""
+    """Time of one operation on the device: the median of batches of `LAUNCHES`."""
     operation()
     times = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
         begin.record()
-        operation()
+        for _ in range(LAUNCHES):
+            operation()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
+        times.append(begin.elapsed_time(end) / 1e3 / LAUNCHES)
     return statistics.median(times)
 
 
@@ -42,8 +49,6 @@ Operation = tuple[str, int, Callable[[], Any]]
 
 def operations(size: int, n: int) -> Iterator[Operation]:
     """Name, bytes read and written, and what to run."""
-    from horovod_gqsgd.torch.device import Cuda
-
     place = Cuda(torch.device("cuda", torch.cuda.current_device()))
     head = torch.zeros(3 + -(-size // 1024), dtype=torch.int32, device="cuda")
     for name, dtype in DTYPES.items():
@@ -106,9 +111,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", type=int, default=64, help="elements, in 2^20 (64)")
     parser.add_argument("--rows", type=int, default=4, help="rows of a reduction (4)")
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5, help=f"batches of {LAUNCHES} (5)")
     options = parser.parse_args()
-    reason = support.missing()
+    reason = missing()
     if reason:
         print(f"no measurement: {reason}", file=sys.stderr)
         return 1

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from horovod_gqsgd.cuda_kernels import support
+from horovod_gqsgd.torch.device import missing
 
 HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
     """Pytest hands over the tests of the whole session."""
-    reason = support.missing()
+    reason = missing()
     if reason:
         for item in items:
             if HERE in item.path.parents:
