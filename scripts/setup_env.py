@@ -29,7 +29,7 @@ if sys.version_info[:2] != PYTHON:
 from horovod_build.cache import exclusive
 from horovod_build.pip import Pip
 from horovod_build.problem import Problem
-from horovod_build.target import mpi_version
+from horovod_build.target import build_settings, mpi_version
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -52,7 +52,8 @@ def fingerprint() -> str:
     """Digest of all that decides what belongs into the environment."""
     inputs = [CONSTRAINTS, ROOT / "setup.py", Path(__file__)]
     inputs += sorted((ROOT / "scripts" / "horovod_build").glob("*.py"))
-    facts = [str(ROOT), sys.version, str(mpi_version()), *(path.read_text() for path in inputs)]
+    facts = [str(ROOT), sys.version, str(mpi_version()), repr(build_settings())]
+    facts += [path.read_text() for path in inputs]
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()
 
 

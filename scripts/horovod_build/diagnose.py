@@ -55,8 +55,9 @@ CAUSES = [
     ),
     (
         r"Could NOT find CUDAToolkit|CUDA_HOME|nvcc: (command )?not found",
-        "GPU operations were asked for but there is no CUDA toolkit",
-        "install the toolkit and set HOROVOD_CUDA_HOME, or unset HOROVOD_GPU_OPERATIONS",
+        "there is no CUDA toolkit, which GPU operations and a CUDA build of torch need",
+        "install the toolkit and set HOROVOD_CUDA_HOME; or, for CPUs, unset HOROVOD_GPU_OPERATIONS "
+        "and install a CPU build of torch",
     ),
     (
         r"Could NOT find (Pytorch|Tensorflow)",

@@ -45,6 +45,11 @@ def installed(*names: str) -> str | None:
     return None
 
 
+def build_settings() -> tuple[tuple[str, str], ...]:
+    """What the environment says to Horovod's build, as HOROVOD_GPU_OPERATIONS=NCCL."""
+    return tuple(sorted(item for item in os.environ.items() if SETTINGS.match(item[0])))
+
+
 def mpi_version() -> str | None:
     """What ``mpicxx`` would link with, e.g. ``openmpi-4.1.4``; ``None`` without ``mpicxx``."""
     if not shutil.which("mpicxx"):
@@ -137,7 +142,5 @@ def find_target(torch: bool | None, tensorflow: bool | None, mpi: str) -> Target
         torch=torch_version,
         tensorflow=tensorflow_version,
         mpi=mpi_found,
-        settings=tuple(
-            sorted((name, value) for name, value in os.environ.items() if SETTINGS.match(name))
-        ),
+        settings=build_settings(),
     )

@@ -41,7 +41,9 @@ def test_pins_and_place_are_in_the_fingerprint(checkout, monkeypatch, tmp_path):
     (checkout / "constraints.txt").write_text("numpy==1.26.3\n")
     second = setup_env.fingerprint()
     monkeypatch.setattr(setup_env, "mpi_version", lambda: "openmpi-9")
-    assert len({first, second, setup_env.fingerprint()}) == 3
+    third = setup_env.fingerprint()
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert len({first, second, third, setup_env.fingerprint()}) == 4
 
 
 def test_half_made_virtualenvs_are_made_again(checkout):
