@@ -45,9 +45,14 @@ def _item(typing_context, array, index):
 @intrinsic
 def _items4(typing_context, array, index):
     def codegen(context, builder, signature, arguments):
-        pointer, _four, align = _pointer4(context, builder, array, *arguments)
-        loaded = builder.load(pointer, align=align)
-        parts = [builder.extract_element(loaded, ir.IntType(32)(i)) for i in range(4)]
+        pointer, four, align = _pointer4(context, builder, array, *arguments)
+        if array.dtype.bitwidth == 16:  # a vector of float16 would be loaded in two halves
+            loaded = builder.load(builder.bitcast(pointer, _I64.as_pointer()), align=align)
+            shifted = [builder.lshr(loaded, _I64(16 * i)) for i in range(4)]
+            parts = [builder.trunc(each, four.element) for each in shifted]
+        else:
+            loaded = builder.load(pointer, align=align)
+            parts = [builder.extract_element(loaded, ir.IntType(32)(i)) for i in range(4)]
         return context.make_tuple(builder, signature.return_type, parts)
 
     return types.UniTuple(array.dtype, 4)(array, types.int64), codegen

@@ -117,13 +117,17 @@ class Launcher:
             shift = i64(unit.bit_length() - 1)
             self._each(norm.total(q), threads, norm.THREADS, x, reduced, shift)
         if reduced is not out:
-            kernel = norm.contribution(q, p)
-            self._each(kernel, out.size, norm.THREADS, reduced, out, i64(each))
+            self.contribute(reduced, out, each)
+
+    def contribute(self, reduced: Any, out: Any, each: int) -> None:
+        """``out`` from maxima, or from sums of ``each`` units a norm; see `norms.power`."""
+        kernel = norm.contribution(self.config.q, self.config.p)
+        self._each(kernel, out.size, norm.THREADS, reduced, out, i64(each))
 
     def _maxima(self, x: Any, out: Any) -> None:
         shift = block_shift(self.config.block)
         arguments = x, out, i64(aligned(x)), shift
-        self._each(norm.maximum(), -(-x.size // 4), norm.THREADS, *arguments)
+        self._each(norm.maximum(), -(-x.size // norm.EACH), norm.THREADS, *arguments)
 
     def prepare(self, reduced: Any, head: Any, name: str, size: int) -> tuple[Any, Any]:
         """Norms and keys of a tensor, from its part of the exchanged vector and the header."""

@@ -12,21 +12,27 @@ ROUNDINGS = {
 }
 
 
-def check(name: str, device: checks.Device, size: int) -> None:
-    """Run the kernel called so, and others that come before it, on ``size`` elements."""
+def check(name: str, device: checks.Device, size: int, block: int = 1024) -> None:
+    """Run the kernel called so, and others that come before it, on ``size`` elements.
+
+    ``block``: of the norms, for the kernels that handle norms.
+    """
     operation, *variant = name.split()
     x = sample(size, variant[-1] if variant and variant[-1] in DTYPES else "float32")
     match operation, *variant:
         case ("prepare.header",):
             checks.check_header(device, max(size, 3), size - 1 if size > 3 else -1)
         case "norm.maximum", _:
-            checks.check_norms(device, x, Config())
+            checks.check_norms(device, x, Config(block=block))
         case "norm.total", q, _:
-            checks.check_norms(device, x, Config(norm=int(q)))
+            checks.check_norms(device, x, Config(norm=int(q), block=block))
         case "norm.contribution", q, p:
-            checks.check_norms(device, x, Config(norm=(_order(q), _order(p))))
+            config = Config(norm=(_order(q), _order(p)), block=block)
+            checks.check_contribution(device, config, size, 3)
+            checks.check_norms(device, x, config)
         case "prepare.prepare", p:
-            checks.check_linear(device, x, Config(norm=("inf", _order(p))), 4, 1)
+            config = Config(norm=("inf", _order(p)), block=block)
+            checks.check_prepare(device, x, config, 4, 1)
         case "linear.encode", kind, _:
             rounding, n = ROUNDINGS[kind]
             checks.check_linear(device, x, Config(rounding=rounding), n, 1)

@@ -110,20 +110,6 @@ def _make(name: str) -> None:
     unfinished.rename(_file(name))
 
 
-@functools.cache
-def covering() -> list[str]:
-    """Every kernel for float32, and every type for one base, rounding and order: a part."""
-    other = re.compile(r"(float16|bfloat16|float64)$")
-    one = re.compile(
-        r"norm.maximum|norm.total 2|linear.decode|linear.encode binary|exponential.\w+ 4"
-    )
-    return [
-        name
-        for name in catalogue()
-        if not other.search(name) or (one.match(name) and not re.search("independent|correl", name))
-    ]
-
-
 def make(names: Iterable[str]) -> None:
     """Compile what is not on disk, with all cores; removes what older sources gave."""
     CACHE.mkdir(parents=True, exist_ok=True)

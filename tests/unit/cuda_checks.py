@@ -11,9 +11,9 @@ import numpy as np
 from horovod_gqsgd import exponential, lanes, linear, norms
 from horovod_gqsgd.config import CEILING, Config
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
-from horovod_gqsgd.dither import Dither
+from horovod_gqsgd.dither import REDUCTION, SHARED, Dither, place
 from horovod_gqsgd.kernels.casts import view
-from tests.unit.test_kernels import rounded_to, same
+from tests.unit.test_kernels import rounded_to, same, sample
 
 NAME, STEP = "layer.weight", 11
 
@@ -55,7 +55,16 @@ def prepared(device: Device, launcher: Launcher, x: np.ndarray) -> tuple[Any, An
     joined, keys = launcher.prepare(device.array(sent), head, NAME, x.size)
     expected = norms.joined(sent, config.p)
     assert same(device.numpy(joined), expected)
+    dither = Dither(config.seed, STEP, NAME)
+    mine, shared, reduction = (dither.keys(who) for who in (launcher.rank, SHARED, REDUCTION))
+    where = place(launcher.rank, launcher.n, *shared[2:])
+    wanted = np.array([where, *mine[:2], *shared[:2], *reduction[:2]], np.uint32)
+    assert same(device.numpy(keys), wanted)
     return joined, keys, norms.spread(expected, x.size, config.block)
+
+
+def check_prepare(device: Device, x: np.ndarray, config: Config, n: int, rank: int) -> None:
+    prepared(device, device.launcher(config, rank, n), x)
 
 
 def check_header(device: Device, size: int, roll: int) -> None:
@@ -81,6 +90,22 @@ def check_norms(device: Device, x: np.ndarray, config: Config) -> None:
     out = device.array(np.zeros_like(expected))
     device.launcher(config, 0, 2).local_norms(device.array(view(x)), out)
     assert same(one_nan(device.numpy(out)), one_nan(expected))
+
+
+def check_contribution(device: Device, config: Config, count: int, each: int) -> None:
+    """Of ``count`` norms, from ``each`` units where they are sums."""
+    x = np.abs(sample(count * each))
+    if config.q == "inf":
+        reduced, sums = (x[:count].view(np.int32),) * 2
+    else:
+        reduced, sums = x.astype(np.float64), np.zeros(count)
+        for units in reduced.reshape(count, each).T:
+            sums += units
+    expected = norms.power(sums, config.q, config.p)
+    out = empty(device, count, expected.dtype)
+    launcher = device.launcher(config, 0, 2)
+    launcher.contribute(device.array(reduced), out, each)
+    assert same(device.numpy(out), expected)
 
 
 def check_linear(device: Device, x: np.ndarray, config: Config, n: int, rank: int) -> None:

@@ -1,8 +1,7 @@
 """The CUDA kernels as compiled, for every architecture, without a GPU.
 
-They are compiled and assembled for all of `ARCHITECTURES`. Their PTX, which differs between
-`PROGRAMS` only, is executed by an interpreter and gives the bits of the specification. Of the
-catalogue every operation, base and rounding is here for float32, and every type for one of them.
+All of the catalogue is compiled and assembled for all of `ARCHITECTURES`. Its PTX, which differs
+between `PROGRAMS` only, is executed by an interpreter and gives the bits of the specification.
 """
 
 import re
@@ -12,14 +11,14 @@ import pytest
 
 from horovod_gqsgd import exponential, lanes, linear, norms
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.cuda_kernels import launch
+from horovod_gqsgd.cuda_kernels import launch, norm
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.linear import LANES
 from tests.cuda_code import programs, report
 from tests.cuda_code.cases import check
 from tests.cuda_code.device import FarEnd, Interpreter
 from tests.cuda_code.machine_code import instructions
-from tests.cuda_code.programs import ARCHITECTURES, catalogue, covering, program
+from tests.cuda_code.programs import ARCHITECTURES, catalogue, program
 from tests.ptx import Schedule, Window
 from tests.unit import cuda_checks as checks
 from tests.unit.test_kernels import DTYPES, of_type, same, sample
@@ -30,13 +29,13 @@ SIZES = {"80": (0, 1, 1001, 8192), "100": (4099,)}
 #: Those whose instructions are counted here; all of them are in the page.
 COUNTED = ("linear.encode binary float32", "linear.decode float16", "exponential.encode 4 binary "
     "float32", "reduce.exact 4")  # fmt: skip
-each_kernel = pytest.mark.parametrize("name", covering())
+each_kernel = pytest.mark.parametrize("name", list(catalogue()))
 each_program = pytest.mark.parametrize("architecture", PROGRAMS)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled():
-    programs.make(covering())
+    programs.make(catalogue())
 
 
 # -- what the compiler made
@@ -57,6 +56,36 @@ def test_float64_only_where_a_reason_is_given(name):
         assert used == bool(catalogue()[name].float64), architecture
 
 
+#: How a thread reads or writes four elements of a gradient, by type.
+ITEMS4 = {
+    "float32": r"global\.v4\.[bfu]32",
+    "float16": r"global\.(v4\.[bu]16|[bu]64)",
+    "bfloat16": r"global\.(v4\.[bu]16|[bu]64)",
+    "float64": r"global\.[bf]64",  # four of them: 32 bytes are more than a thread takes at once
+}
+WORDS4, EIGHT_CODES = r"global\.v4\.[bu]32", r"global\.[bu]64"
+
+
+def accesses(name: str) -> list[str]:
+    """The widest loads and stores that a kernel must have: 16 bytes, 8 of 16-bit types or codes."""
+    operation, items = name.split()[0], ITEMS4.get(name.split()[-1], "")
+    reads = {"norm.maximum": items, "linear.encode": items, "linear.decode": WORDS4,
+        "exponential.encode": items, "exponential.decode": EIGHT_CODES, "reduce.exact": EIGHT_CODES,
+        "reduce.pairwise": EIGHT_CODES, "groups.unpack": EIGHT_CODES}  # fmt: skip
+    writes = {"linear.encode": WORDS4, "linear.decode": items, "exponential.encode": EIGHT_CODES,
+        "exponential.decode": items, "reduce.exact": EIGHT_CODES, "reduce.pairwise": EIGHT_CODES,
+        "groups.pack": EIGHT_CODES}  # fmt: skip
+    found = [rf"ld\.{reads[operation]}"] if operation in reads else []
+    return found + ([rf"st\.{writes[operation]}"] if operation in writes else [])
+
+
+@each_kernel
+def test_wide_loads_and_stores(name):
+    for architecture in ARCHITECTURES:
+        for access in accesses(name):
+            assert re.search(access, program(name).ptx[architecture]), (architecture, access)
+
+
 @each_kernel
 def test_architectures_share_their_programs(name):
     """What is shown for `PROGRAMS` holds for all `ARCHITECTURES`."""
@@ -69,8 +98,17 @@ def test_architectures_share_their_programs(name):
 def test_the_page_tells_what_the_compiler_made():
     page = report.PAGE.read_text()
     assert re.findall(r"^\| `(.+?)` ", page, re.M) == list(catalogue())
-    for name in covering():
+    for name in catalogue():
         assert f"\n{report.resources(name)} " in page
+
+
+def test_reasons_are_given_for_what_memory_does_not_bind_and_for_nothing_else():
+    page = report.PAGE.read_text()
+    rows = re.findall(r"^\| `(.+?)` .* \| (.+ \| .+) \|$", page, re.M)
+    assert len(rows) == len(catalogue())
+    report.insist_on_reasons([name for name, gpus in rows if gpus.count("**memory**") < 2])
+    for key in report.REASONS:
+        assert f"\n{report.reason(key)}\n" in page
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -147,9 +185,9 @@ def test_reductions_of_many_ranks(architecture, n):
 @pytest.mark.parametrize("block", [128, 2048, None])
 def test_blocks(architecture, block):
     device = Interpreter(architecture)
-    for norm in ("inf", 1, 2, (2, "inf")):
-        checks.check_norms(device, sample(5001), Config(block=block, norm=norm))
-        checks.check_linear(device, sample(5001), Config(block=block, norm=norm), 2, 1)
+    for order in ("inf", 1, 2, (2, "inf")):
+        checks.check_norms(device, sample(5001), Config(block=block, norm=order))
+        checks.check_linear(device, sample(5001), Config(block=block, norm=order), 2, 1)
     config = Config(levels="exponential", block=block)
     checks.check_exponential(device, sample(5001), config, 2, 1)
 
@@ -186,22 +224,28 @@ def test_tensors_that_are_not_aligned(dtype):
 
 
 @each_program
-@pytest.mark.parametrize("norm", ["inf", 1, 2])
-def test_no_barrier_is_missing(architecture, norm):
-    """The result does not depend on the order in which threads run between two barriers."""
+@pytest.mark.parametrize("order", ["inf", 1, 2])
+def test_no_barrier_is_missing(architecture, order, monkeypatch):
+    """The result does not depend on the order in which threads run between two barriers.
+
+    One block of threads goes through the tensor, and uses its shared memory several times.
+    """
+    monkeypatch.setattr(launch, "GRID", 1)
     for schedule in (Schedule(32, seed=1), Schedule(1, seed=2)):
         device = Interpreter(architecture, schedule)
-        checks.check_norms(device, sample(2500), Config(norm=norm, block=256))
-        checks.check_norms(device, sample(1500), Config(norm=norm, block=None))
+        checks.check_norms(device, sample(8200), Config(norm=order, block=256))
+        checks.check_norms(device, sample(4200), Config(norm=order, block=None))
 
 
 @pytest.mark.parametrize("name", ["norm.maximum float32", "norm.total 2 float32",
     "linear.encode binary float16", "linear.decode float32", "exponential.encode 4 binary float32",
     "exponential.decode 4 bfloat16", "reduce.exact 4", "reduce.pairwise 2", "prepare.header",
-    "reduce.dither", "norm.contribution 2 1"])  # fmt: skip
+    "reduce.dither", "norm.contribution 2 1", "prepare.prepare inf", "prepare.prepare 2",
+    "groups.unpack", "groups.pack"])  # fmt: skip
 def test_threads_go_on_where_the_grid_ends(name, monkeypatch):
     monkeypatch.setattr(launch, "GRID", 2)
-    check(name, Interpreter("80"), 20_000)
+    size, block = (100_000, 128) if name.startswith("prepare.prepare") else (20_000, 1024)
+    check(name, Interpreter("80"), size, block)
 
 
 # -- beyond 2^31 and 2^32 elements
@@ -224,11 +268,67 @@ def far_norms(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def test_norms_of_the_largest_tensors():
     x = sample(COUNT)
-    device = at_the_end(1024)
+    device = at_the_end(int(norm.CHUNK))
     out = np.zeros(-(-device.size // 1024), np.int32)
     device.launcher(Config(), 0, 2).local_norms(Window(x, FIRST, device.size), out)
     assert not out[: FIRST // 1024].any()
     assert same(out[FIRST // 1024 :], norms.local(x, "inf", "inf", 1024))
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_sums_of_the_largest_tensors(q):
+    """A block of threads sums eight units, here of 1,024 elements."""
+    x, device = sample(COUNT), at_the_end(8 * 1024)
+    expected = norms.local(x, q, q, 1024)
+    sums, units = np.zeros_like(expected), FIRST // 1024
+    arguments = Window(x, FIRST, device.size), Window(sums, units, units + sums.size)
+    device.run(norm.total(q), 0, norm.THREADS, *arguments, np.int64(10))
+    assert same(sums, expected)
+
+
+def far_keys(device: FarEnd, launcher: launch.Launcher) -> np.ndarray:
+    head = np.array([0, 0, checks.STEP], np.int32)
+    return launcher.prepare(np.zeros(1, np.int32), head, checks.NAME, device.size)[1]
+
+
+@pytest.mark.parametrize("reduction", ["exact", "pairwise"])
+def test_reductions_of_the_largest_tensors(reduction):
+    """The rows' ends, which are all there is, follow one another."""
+    device, n = at_the_end(8 * 256), 3
+    config = Config(levels="exponential", reduction=reduction)
+    launcher, levels = device.launcher(config, 0, n), config.code
+    codes = np.random.default_rng(1).integers(0, 256, (n, COUNT)).astype(np.uint8)
+    codes[codes == levels.count + 1] = 0
+    rows = np.stack([exponential.pack(row, 8) for row in codes])
+    packed = np.zeros_like(rows[0])
+    far_rows = Window(rows.reshape(-1), FIRST, FIRST + rows.size)
+    far_packed = Window(packed, FIRST, FIRST + packed.size)
+    keys, nodes = far_keys(device, launcher), launch.tree_of(n)
+    launcher.reduce(far_rows, packed.size, far_packed, keys, device.size, 0, nodes)
+    dither = Dither(0, checks.STEP, checks.NAME).reduction(FIRST, COUNT)
+    assert same(packed, exponential.pack(config.reducer.reduce(codes, levels, dither), 8))
+
+
+@pytest.mark.parametrize("bits", [5, 8])
+def test_groups_of_the_largest_tensors(bits):
+    device = at_the_end(8 * 256)
+    launcher = device.launcher(Config(levels="exponential", bits=bits), 0, 2)
+    codes = np.random.default_rng(bits).integers(0, 2**bits, COUNT).astype(np.uint8)
+    expected, start = exponential.pack(codes, bits), FIRST * bits // 8
+    packed, unpacked = np.zeros_like(expected), np.zeros_like(codes)
+    far_codes = Window(codes, FIRST, device.size)
+    launcher.pack(far_codes, Window(packed, start, start + packed.size))
+    assert same(packed, expected)
+    far_packed = Window(expected, start, start + packed.size)
+    launcher.unpack(far_packed, Window(unpacked, FIRST, device.size))
+    assert same(unpacked, codes)
+
+
+def test_dither_of_the_largest_tensors():
+    device, words = at_the_end(256), np.zeros(COUNT, np.uint32)
+    launcher = device.launcher(Config(levels="exponential"), 0, 2)
+    launcher.dither(Window(words, FIRST, device.size), far_keys(device, launcher), 0)
+    assert same(words, Dither(0, checks.STEP, checks.NAME).reduction(FIRST, COUNT))
 
 
 def test_linear_levels_of_the_largest_tensors():
