@@ -146,10 +146,26 @@ def test_results_that_are_not_there_yet(monkeypatch, setting, awaited):
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _device: "default stream")
-    place = device.Cuda.__new__(device.Cuda)
-    place.device, place.stream = torch.device("cuda", 0), Stream()
+    place, stream = device.Cuda.__new__(device.Cuda), Stream()
+    place.device, place.stream = torch.device("cuda", 0), stream  # type: ignore[assignment]
     with place.active():
-        assert place.stream.awaited == awaited
+        assert stream.awaited == awaited
+
+
+def test_copies_of_the_simulated_gpu_arrive_late():
+    """So that a header that is read too early fails the tests of `tests/parallel/cuda`."""
+    import torch
+
+    from tests.parallel.cuda.simulated import POISON, Simulated
+
+    place = Simulated()
+    notice, header = place.pinned(2), torch.tensor([1, 2], dtype=torch.int32)
+    notice.copy_(header, non_blocking=True)
+    copied = place.event()
+    header.zero_()
+    while not copied.query():
+        assert notice.numpy().tolist() == [POISON, POISON]
+    assert notice.numpy().tolist() == [1, 2]
 
 
 def test_a_stage_that_fails_waits_for_its_kernels(monkeypatch):

@@ -1,5 +1,9 @@
-"""A stand-in for a GPU: memory of the host, kernels in Numba's simulator, events that lag."""
+"""A stand-in for a GPU: memory of the host, kernels in Numba's simulator, events that lag.
 
+Kernels run at once. What a GPU copies to the host arrives with the event behind it, and not before.
+"""
+
+import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -7,14 +11,41 @@ import torch
 
 from horovod_gqsgd.torch.device import SEEN_AS, Cuda
 
+#: What is in memory of the host while a copy to it is under way.
+POISON = -0x55555555
+
+
+class UnderWay(threading.local):
+    """Copies since the last event, of a thread."""
+
+    def __init__(self) -> None:
+        self.copies: list = []
+
+
+under_way = UnderWay()
+
+
+class Pinned(torch.Tensor):
+    """Memory of the host that a copy reaches with the next `Event`."""
+
+    def copy_(self, source, non_blocking=False):
+        under_way.copies.append((self, source.clone()))
+        return self.fill_(POISON)
+
 
 class Event:
     """Completes only when it is looked at for the third time, as if the device were behind."""
 
     looks = 0
 
+    def __init__(self) -> None:
+        self.copies, under_way.copies = under_way.copies, []
+
     def query(self) -> bool:
         self.looks += 1
+        if self.looks == 3:
+            for target, source in self.copies:
+                torch.Tensor.copy_(target, source)
         return self.looks > 2
 
 
@@ -63,7 +94,7 @@ class Simulated(Cuda):
         return torch.from_numpy(array.view(np.int32))
 
     def pinned(self, count):
-        return torch.empty(count, dtype=torch.int32)
+        return torch.empty(count, dtype=torch.int32).as_subclass(Pinned)
 
     def event(self):
         return Event()
