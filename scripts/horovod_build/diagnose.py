@@ -54,10 +54,18 @@ CAUSES = [
         "install libnccl-dev, or name its folder in HOROVOD_NCCL_HOME",
     ),
     (
-        r"Could NOT find CUDAToolkit|CUDA_HOME|nvcc: (command )?not found",
-        "there is no CUDA toolkit, which GPU operations and a CUDA build of torch need",
-        "install the toolkit and set HOROVOD_CUDA_HOME; or, for CPUs, unset HOROVOD_GPU_OPERATIONS "
-        "and install a CPU build of torch",
+        r"this PyTorch installation does not support CUDA",
+        "GPU operations were asked for, and torch is a CPU build or finds no CUDA toolkit",
+        "install a CUDA build of torch and the toolkit, and set CUDA_HOME to its folder; or unset "
+        "HOROVOD_GPU_OPERATIONS",
+    ),
+    (
+        r"Could NOT find CUDAToolkit|CUDA_HOME environment variable is not set"
+        r"|nvcc: (command )?not found",
+        "the CUDA toolkit, which GPU operations and a CUDA build of torch need, is missing or not "
+        "whole",
+        "install the toolkit and set CUDA_HOME and HOROVOD_CUDA_HOME to its folder; or, for CPUs, "
+        "unset HOROVOD_GPU_OPERATIONS and install a CPU build of torch",
     ),
     (
         r"Could NOT find (Pytorch|Tensorflow)",

@@ -209,6 +209,8 @@ def test_script_fails_with_the_message_alone(tmp_path):
         ("common.h:5: fatal error: mpi.h: No such file or directory", "MPI's headers"),
         ("-- Could NOT find MPI (missing: MPI_CXX_FOUND)", "MPI's headers"),
         ("-- Could NOT find NCCL (missing: NCCL_INCLUDE_DIR)", "NCCL"),
+        ("-- Could NOT find CUDAToolkit (missing: CUDAToolkit_INCLUDE_DIR)", "the CUDA toolkit, "),
+        ("this PyTorch installation does not support CUDA.", "torch is a CPU build or finds no"),
         ("Could NOT find Tensorflow (missing: Tensorflow_LIBRARIES)", "Tensorflow does not import"),
         ("ModuleNotFoundError: No module named 'cffi'", "Python module cffi"),
         ("socket.gaierror: Temporary failure in name resolution", "cannot be reached"),
@@ -225,6 +227,8 @@ def test_causes_are_recognised(line, cause):
 def test_every_cause_has_a_fix():
     assert all(fix for _, _, fix in CAUSES)
     assert diagnose("all is well") is None
+    # what torch says on every machine that has a toolkit and no GPU
+    assert diagnose("No CUDA runtime is found, using CUDA_HOME='/usr/local/cuda'") is None
 
 
 def test_error_lines_skip_what_only_repeats_them():
