@@ -7,6 +7,8 @@ import pytest
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.linear import LANES
+from tests.cuda_code.cases import check
+from tests.cuda_code.programs import catalogue
 from tests.unit import cuda_checks as checks
 from tests.unit.test_kernels import DTYPES, of_type, sample
 
@@ -14,6 +16,12 @@ SIZES = [0, 1, 7, 4095, 4096, 4099, 131_149]
 BLOCKS = [128, 1024, 4096, None]
 BASES = [2, 2**0.5, 2**0.25]
 ROUNDINGS = [("independent", 2), ("correlated", 2), ("correlated", 3)]
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_kernel(gpu, name):
+    for size in SIZES:
+        check(name, gpu, size)
 
 
 def test_header(gpu):
