@@ -20,7 +20,7 @@ from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow import native
-from horovod_gqsgd.tensorflow.memory import Memory, recall
+from horovod_gqsgd.tensorflow.memory import Memory, recall, store
 from horovod_gqsgd.tensorflow.native import Call
 from horovod_gqsgd.tensorflow.stage import flat, stage
 from horovod_gqsgd.tensorflow.worker import on_worker
@@ -35,12 +35,17 @@ class Exchange:
         self.config, self.call, self.dtypes = config, call, dtypes
         #: Of the collective that follows the norms.
         self.place = 1 if config.p == "inf" else 2
+        self.node = call.node()
         self._bucket: tuple[Any, Bucket] | None = None  # the last one, with its key
 
     @property
     def memory(self) -> Memory:
         """What stays from step to step."""
-        return recall(self.call.process_set, self.call.key)
+        return recall(self.call.process_set, self.node)
+
+    def buffer(self, role: str, size: int, dtype: Any) -> np.ndarray:
+        """A flat array, in memory of an earlier step if there is some."""
+        return store.buffer(self.call.process_set, self.node, role, size, dtype)
 
     def bucket(self, sizes: Iterable[int]) -> Bucket:
         """The tensors in the world as it is now."""
@@ -80,8 +85,8 @@ class Exchange:
         """Gradients to head and sums."""
         arrays = [flat(gradient) for gradient in gradients]
         bucket = self.bucket([array.size for array in arrays])
-        head = self.memory.buffer("head", bucket.head_size, np.int32)
-        sums = self.memory.buffer("sums", bucket.sums_size, np.float64)
+        head = self.buffer("head", bucket.head_size, np.int32)
+        sums = self.buffer("sums", bucket.sums_size, np.float64)
         n = bucket.codec.n
         statistics.begin(len(arrays), sum(array.nbytes for array in arrays), n)
         statistics.allreduce("norm", head.nbytes + sums.nbytes, n)
@@ -123,6 +128,6 @@ class Exchange:
     def outputs(self, sizes: Sequence[int]) -> list[np.ndarray]:
         """Where to decode to."""
         return [
-            self.memory.buffer(f"output {i}", int(size), dtype.as_numpy_dtype)
+            self.buffer(f"output {i}", int(size), dtype.as_numpy_dtype)
             for i, (size, dtype) in enumerate(zip(sizes, self.dtypes, strict=True))
         ]

@@ -78,7 +78,7 @@ class Exponential(Exchange):
         elif not agreement.read_header(head)[0]:
             return self.rows(bucket, scatter)
         agreed = self.begin(bucket, head, sums)
-        codes = self.memory.buffer("codes", bucket.length, np.uint8)
+        codes = self.buffer("codes", bucket.length, np.uint8)
         bucket.encode([flat(gradient) for gradient in gradients], agreed, codes)
         return [codes, self.send(bucket, scatter)]
 
@@ -103,7 +103,7 @@ class Exponential(Exchange):
         """Everybody's codes to gradients."""
         bucket = self.bucket(sizes)
         self.settle(bucket, head, everyone)
-        reduced = self.memory.buffer("reduced", bucket.length, np.uint8)
+        reduced = self.buffer("reduced", bucket.length, np.uint8)
         self.reduce(bucket, head, everyone, reduced, 0)
         return self.decoded(bucket, head, sums, reduced)
 
@@ -115,7 +115,7 @@ class Exponential(Exchange):
         bucket = self.bucket(sizes)
         self.settle(bucket, head, shard)
         low, high = self.bounds(bucket)[bucket.codec.rank :][:2]
-        mine = self.memory.buffer("reduced", high - low, np.uint8)
+        mine = self.buffer("reduced", high - low, np.uint8)
         self.memory.failure = None
         try:
             self.reduce(bucket, head, shard, mine, low // self.config.bits)
@@ -163,8 +163,9 @@ class Exponential(Exchange):
 
     def insist(self, bucket: Bucket, gathered: int) -> None:
         """Raise if the reduction has failed, here or on a rank that gave nothing."""
-        if self.memory.failure:
-            raise self.memory.failure
+        failure, self.memory.failure = self.memory.failure, None  # its traceback has buffers in it
+        if failure:
+            raise failure
         if gathered < bucket.length:
             raise ReductionError(self.call.key, self.config.reducer.name)
 

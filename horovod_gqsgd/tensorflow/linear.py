@@ -40,7 +40,7 @@ class Linear(Exchange):
         elif not agreement.read_header(head)[0]:
             return [self.descriptions(bucket, np.int32)]
         agreed = self.begin(bucket, head, sums)
-        words = self.memory.buffer("words", bucket.length, np.int32)
+        words = self.buffer("words", bucket.length, np.int32)
         bucket.encode(arrays, agreed, words)
         statistics.allreduce("word", words.nbytes, bucket.codec.n)
         return [words]

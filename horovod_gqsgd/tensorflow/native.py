@@ -57,8 +57,18 @@ class Call(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name that counts steps and keys the dither; Horovod's own if there is no other."""
+        """The name that keys the dither; Horovod's own if there is no other."""
         return self.name or "HorovodAllreduce"
+
+    def node(self) -> str:
+        """The name that counts steps: that of the first collective's node, to be added next.
+
+        It has the scope in it, and in one scope TensorFlow tells nodes apart by a number: calls of
+        one graph that share a name run in any order, and would count one another's steps.
+        """
+        if tf.executing_eagerly():
+            return self.key
+        return tf.compat.v1.get_default_graph().unique_name(self.key, mark_as_used=False)
 
     def first(self, tensor: Any, op: int) -> Any:
         """Allreduce under the call's own name, as a rank that does not compress would do.

@@ -1,14 +1,11 @@
 """``hvd.allreduce`` and ``hvd.grouped_allreduce`` with ``compression=GlobalQSGD``."""
 
-import gc
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
-from horovod_gqsgd.tensorflow.memory import PIECES, recall
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -75,30 +72,6 @@ def test_large_tensors_with_threads(hvd, traced):
     average = traced(lambda x: hvd.allreduce(x, name="large", compression=GlobalQSGD))
     assert same(average(everyones[hvd.rank()]), expected(everyones, Config(), "large"))
     assert np.array_equal(flat(everyones[hvd.rank()]), before), "the input is not modified"
-
-
-def test_results_that_the_user_keeps_stay(hvd, traced):
-    """Memory is used again only when nobody has a tensor in it any more."""
-    average = traced(lambda x: hvd.allreduce(x, name="kept", compression=GlobalQSGD))
-    steps = [everyone(hvd, 3000, seed=step) for step in range(4)]
-    kept = [average(everyones[hvd.rank()])[:2048] for everyones in steps]
-    views = [average(everyones[hvd.rank()]) for everyones in steps]
-    gc.collect()
-    for step, everyones in enumerate(steps):
-        assert same(kept[step], expected(everyones, Config(), "kept", step)[:2048])
-        assert same(views[step], expected(everyones, Config(), "kept", step + 4))
-
-
-def test_memory_is_used_again(hvd, traced):
-    average = traced(lambda x: hvd.allreduce(x, name="again", compression=GlobalQSGD))
-    seen: dict[str, set[int]] = {}
-    for step in range(8):
-        average(gradient(hvd.rank(), 3000, seed=step))
-        for role, owners in recall(0, "again").owners.items():
-            seen.setdefault(role, set()).update(owner.ctypes.data for owner in owners)
-    assert len(seen) == 4
-    # two where somebody still has a view of the last step's
-    assert all(len(pieces) <= PIECES for pieces in seen.values())
 
 
 @pytest.mark.parametrize("levels", ["linear", "exponential"])
@@ -203,6 +176,24 @@ def test_constants_in_a_graph_are_exchanged_at_every_step(hvd):
     everyones = [tf.constant([1.0, 0.3] * 1024)] * hvd.size()
     for step in range(3):
         assert same(average(), expected(everyones, Config(bits=5), "constant", step))
+
+
+def test_calls_of_one_name_in_a_graph_count_their_own_steps(hvd):
+    """They run in any order: with a common counter, the dither would depend on which is first."""
+
+    @tf.function
+    def average(xs):
+        results = []
+        for scope, x in zip(("one", "two", "two"), xs, strict=True):
+            with tf.name_scope(scope):
+                results.append(hvd.allreduce(x, name="scoped", compression=GlobalQSGD))
+        return results
+
+    everyones = [everyone(hvd, size) for size in (200_000, 2000, 3000)]
+    for step in range(3):
+        results = average([each[hvd.rank()] for each in everyones])
+        for result, each in zip(results, everyones, strict=True):
+            assert same(result, expected(each, Config(), "scoped", step))
 
 
 def test_unbiased_and_within_the_bound(hvd):
