@@ -5,8 +5,10 @@ that results would differ from the specification; and each of them would start O
 its own. Kernels use all cores anyway, and one at a time needs no locks.
 """
 
+import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +18,26 @@ import tensorflow as tf
 
 #: glibc's ``FE_DFL_ENV``: round to nearest, keep small numbers.
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
+
+
+def load_openmp() -> None:
+    """Load the OpenMP runtime so that its threads sleep when a kernel is done.
+
+    Else they look for the next one for about 10 ms, on cores that TensorFlow, Horovod and other
+    ranks wait for: with two ranks of two threads on two cores, kernels took ten times as long and
+    a step of MobileNet twice. The runtime reads its settings when it is loaded: where it has been
+    already, as by torch, or the user has settings, they stay as they are.
+    """
+    if os.environ.keys().isdisjoint({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        try:
+            with contextlib.suppress(OSError):  # Numba may have found another way to use threads
+                ctypes.CDLL("libgomp.so.1")
+        finally:
+            del os.environ["OMP_WAIT_POLICY"]
+
+
+load_openmp()
 
 
 def _start() -> None:
