@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from horovod.tensorflow.compression import Compressor
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, JoinedError, statistics
@@ -210,17 +211,19 @@ def test_unbiased_and_within_the_bound(hvd):
     assert (np.abs(samples.mean(0) - truth) <= 4.5 * gap / np.sqrt(4 * n * steps)).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_bad_element_on_one_rank_makes_its_block_nan_everywhere(hvd, traced, bad):
+def test_a_bad_element_on_one_rank_makes_its_block_nan_everywhere(hvd, traced, bad, dtype):
     average = traced(lambda x: hvd.allreduce(x, name="bad", compression=GlobalQSGD))
     mine = gradient(hvd.rank(), 4096).numpy()
     if hvd.rank() == 0:
         mine[1500] = bad
-    result = average(tf.constant(mine)).numpy()
+    result = tf.cast(average(tf.cast(mine, dtype)), tf.float32).numpy()
     assert np.isnan(result[1024:2048]).all()
     assert np.isfinite(result[:1024]).all()
     assert np.isfinite(result[2048:]).all()
-    assert np.isfinite(average(gradient(hvd.rank(), 4096))).all()
+    result = average(gradient(hvd.rank(), 4096, dtype=dtype))
+    assert np.isfinite(tf.cast(result, tf.float32)).all()
 
 
 def test_float64_beyond_float32_is_nan(hvd):
@@ -248,6 +251,20 @@ def test_group_of_everything(hvd, traced):
             compressed += 1
         else:
             np.testing.assert_allclose(result, tf.reduce_mean(given, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_group_of_sizes_known_only_at_run_time(hvd):
+    """They are compressed whatever their size: which is below ``min_size`` nobody can tell."""
+
+    @tf.function(input_signature=[[tf.TensorSpec([None]), tf.TensorSpec([2000])]])
+    def average(xs):
+        return hvd.grouped_allreduce(xs, name="late", compression=GlobalQSGD)
+
+    for step, size in enumerate((3000, 5, 3000)):
+        groups = [everyone(hvd, size), everyone(hvd, 2000, seed=1)]
+        results = average([everyones[hvd.rank()] for everyones in groups])
+        for i, (everyones, result) in enumerate(zip(groups, results, strict=True)):
+            assert same(result, expected(everyones, Config(), f"late.{i}", step))
 
 
 def test_group_of_small_tensors(hvd, traced):
@@ -399,6 +416,11 @@ def test_xla_is_refused_with_the_fix(hvd):
 
     with pytest.raises(ValueError, match="leave jit_compile=True out of"):
         average(tf.ones(2048))
+
+
+def test_is_a_compressor_of_horovods(hvd):
+    assert issubclass(GlobalQSGD, Compressor)
+    assert isinstance(GlobalQSGD(bits=6), Compressor)
 
 
 def test_compressors_are_keys_of_horovods_cache(hvd):

@@ -94,12 +94,15 @@ def test_other_types(hvd, way, dtype):
     assert same(result, expected(everyones, Config(levels="exponential"), "types"))
 
 
-def test_a_bad_element_on_one_rank_makes_its_block_nan_everywhere(hvd, traced, way):
+@pytest.mark.parametrize(
+    ("bad", "dtype"), [("nan", tf.float32), ("inf", tf.float16), ("-inf", tf.bfloat16)]
+)
+def test_a_bad_element_on_one_rank_makes_its_block_nan_everywhere(hvd, traced, way, bad, dtype):
     mine = gradient(hvd.rank(), 4096).numpy()
     if hvd.rank() == 0:
-        mine[1500] = np.nan
+        mine[1500] = float(bad)
     average = traced(lambda x: hvd.allreduce(x, name="bad", compression=exponential(bits=4)))
-    result = average(tf.constant(mine)).numpy()
+    result = tf.cast(average(tf.cast(mine, dtype)), tf.float32).numpy()
     assert np.isnan(result[1024:2048]).all()
     assert np.isfinite(result[:1024]).all()
     assert np.isfinite(result[2048:]).all()

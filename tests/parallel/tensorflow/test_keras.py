@@ -74,6 +74,102 @@ def test_options_of_the_optimizer(hvd, options):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backward_passes_per_step": 2, "average_aggregated_gradients": True},
+        {"groups": 1},
+    ],
+    ids=str,
+)
+def test_exponential_levels(hvd, options):
+    plain = keras.optimizers.legacy.SGD if "groups" in options else keras.optimizers.SGD
+    before = statistics.code_bytes
+    _model, losses = fit(
+        hvd,
+        horovod.tensorflow.keras.DistributedOptimizer(
+            plain(0.05), compression=GlobalQSGD(levels="exponential", bits=4), **options
+        ),
+    )
+    assert losses[-1] < losses[0]
+    assert statistics.code_bytes > before
+
+
+@pytest.mark.np(3)
+@pytest.mark.parametrize("levels", ["linear", "exponential"])
+def test_process_set(hvd, levels):
+    """Its members train together, the third rank alone."""
+    pair = hvd.add_process_set([0, 2])
+    try:
+        model = network()
+        optimizer = horovod.tensorflow.keras.DistributedOptimizer(
+            keras.optimizers.SGD(0.05), compression=GlobalQSGD(levels=levels), process_set=pair
+        )
+        model.compile(optimizer, "mse")
+        before = statistics.tensors
+        model.fit(*data(hvd.rank()), batch_size=16, epochs=2, verbose=0, shuffle=False)
+        assert statistics.tensors - before == (2 * 2 * 8 if pair.included() else 0)
+        mine = tf.concat([tf.reshape(v, [-1]) for v in model.trainable_variables], 0)
+        rows = hvd.allgather(mine[None], name=f"replicas.{levels}").numpy()
+        assert (rows[0] == rows[2]).all()
+        assert (rows[0] != rows[1]).any()
+    finally:
+        hvd.remove_process_set(pair)
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_embedding(hvd, as_dense):
+    """Its sparse gradient is compressed when it is made dense."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.layers.Embedding(100, 40, input_length=1), keras.layers.Flatten()]
+    )
+    optimizer = horovod.tensorflow.keras.DistributedOptimizer(
+        keras.optimizers.legacy.SGD(1.0), compression=GlobalQSGD, sparse_as_dense=as_dense
+    )
+    model.compile(optimizer, "mse")
+    before = statistics.tensors
+    rows = np.arange(64).reshape(-1, 1) + hvd.rank()
+    model.fit(rows, np.zeros((64, 40)), batch_size=16, verbose=0)
+    assert statistics.tensors - before == 4 * as_dense
+    assert replicas_identical(hvd, model.trainable_variables)
+
+
+def test_clipping_acts_on_what_was_exchanged(hvd):
+    """The norm that is clipped is that of the mean, the same on all ranks."""
+    optimizer = horovod.tensorflow.keras.DistributedOptimizer(
+        keras.optimizers.SGD(1.0, clipnorm=0.5), compression=GlobalQSGD
+    )
+    model = network()
+    model.compile(optimizer, "mse")
+    before = [v.numpy() for v in model.trainable_variables]
+    x, y = data(hvd.rank(), batches=1)
+    model.fit(x, 100 * y, batch_size=16, verbose=0)
+    assert replicas_identical(hvd, model.trainable_variables)
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        assert np.linalg.norm(variable - old) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_optimizer_of_version_1_in_a_session(hvd):
+    """``tf.compat.v1.train``: gradients in a graph without functions."""
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("weight", initializer=tf.zeros([2048]))
+        aim = tf.compat.v1.placeholder(tf.float32, [2048])
+        optimizer = hvd.DistributedOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(0.25), compression=GlobalQSGD
+        )
+        train = optimizer.minimize(tf.reduce_sum((weight - aim) ** 2))
+        before = statistics.tensors
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            for _ in range(10):
+                session.run(train, {aim: np.full(2048, 1.0 + hvd.rank(), np.float32)})
+            result = session.run(weight)
+    assert statistics.tensors - before == 10
+    np.testing.assert_allclose(result, (1 + hvd.size()) / 2, atol=0.05)
+
+
 @pytest.mark.parametrize("average", [False, True])
 def test_aggregation_of_passes(hvd, average):
     """What is applied at every third pass: the sum or the mean of three, exactly."""
@@ -97,7 +193,10 @@ def test_aggregation_of_passes(hvd, average):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(hvd, policy):
-    """With float16 Keras scales the loss; an overflow on one rank is skipped on all of them."""
+    """With float16 Keras scales the loss; an overflow on one rank is skipped on all of them.
+
+    The scaling goes around Horovod's optimizer: the other order Horovod itself refuses.
+    """
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), compression=GlobalQSGD)
     half = policy == "mixed_float16"
     if half:
