@@ -66,16 +66,18 @@ class Gradient:
 def cases(config: Config, size: int, count: int) -> dict[str, tuple[Callable, Callable]]:
     """Bare kernels and stages of a graph, by what they do."""
     gradients = [Gradient(config, size, f"x{i}") for i in range(count)]
-    return {
-        "encode": (
-            lambda: [gradient.bare_encode() for gradient in gradients],
-            tf.function(lambda: [gradient.encode() for gradient in gradients]),
-        ),
-        "decode": (
-            lambda: [gradient.bare_decode() for gradient in gradients],
-            tf.function(lambda: [gradient.decode() for gradient in gradients]),
-        ),
-    }
+
+    def bare_encode() -> None:
+        for gradient in gradients:
+            gradient.bare_encode()
+
+    def bare_decode() -> None:
+        for gradient in gradients:
+            gradient.bare_decode()
+
+    encode = tf.function(lambda: [gradient.encode() for gradient in gradients])
+    decode = tf.function(lambda: [gradient.decode() for gradient in gradients])
+    return {"encode": (bare_encode, encode), "decode": (bare_decode, decode)}
 
 
 def seconds(function: Callable[[], object]) -> float:
