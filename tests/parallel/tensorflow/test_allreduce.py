@@ -180,13 +180,15 @@ def test_constants_in_a_graph_are_exchanged_at_every_step(hvd):
 
 
 def test_calls_of_one_name_in_a_graph_count_their_own_steps(hvd):
-    """They run in any order: with a common counter, the dither would depend on which is first."""
+    """With a common counter, the dither would depend on whether one is done before another."""
 
     @tf.function
     def average(xs):
         results = []
         for scope, x in zip(("one", "two", "two"), xs, strict=True):
-            with tf.name_scope(scope):
+            # one after the other, as they might run also without that
+            with tf.name_scope(scope), tf.control_dependencies(results):
+                x = tf.identity(x)
                 results.append(hvd.allreduce(x, name="scoped", compression=GlobalQSGD))
         return results
 
