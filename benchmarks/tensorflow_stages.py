@@ -5,8 +5,8 @@
 Both take turns in one process. The bare kernel is called directly, without the plugin's worker
 thread; it reads the memory of the same tensors, and writes to memory like the stage's: what is
 aligned otherwise, or in pages of another size, takes a tenth more or less time. The function has
-one gradient, or with ``--gradients`` several, as a step has: to call one just after a kernel of this
-size costs most of a millisecond, whatever it does.
+one gradient, or with ``--gradients`` several, as a step has: to call one just after a large
+kernel costs most of a millisecond, whatever it does.
 """
 
 import argparse
