@@ -1,12 +1,10 @@
 """``levels="exponential"`` through Horovod: codes, a registered reduction, two ways to carry it."""
 
 import contextlib
-import time
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from horovod_gqsgd import reductions, sections, shards
 from horovod_gqsgd.config import Config
@@ -28,6 +26,7 @@ from tests.parallel.torch.test_optimizer import (
     close_to_mean,
     loss,
     replicas_identical,
+    train_with_a_pause,
     true_gradients,
 )
 
@@ -289,18 +288,7 @@ def test_ranks_that_differ_in_everything_they_may(hvd, way):
 
 
 def test_codes_leave_during_the_backward_pass(hvd, way):
-    """Norms of the last layers arrive while the first are being computed: here, in a pause."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(20)))
-    model[9].register_full_backward_hook(lambda *_: time.sleep(0.3))
-    optimizer = distributed(hvd, model, compression=exponential())
-    statistics.reset()
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.randn(4, 128)).square().mean().backward()
-        optimizer.step()
-    assert statistics.sends == 2 * 20 * (1 if way == "gather" else 2)
-    assert statistics.late_sends <= 0.75 * statistics.sends  # half of the layers are before it
+    train_with_a_pause(hvd, distributed, sends=1 if way == "gather" else 2)
 
 
 def count_native_calls(monkeypatch):
