@@ -24,7 +24,7 @@ SHORT_ROWS = 2**10
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
     """``packed`` from n flat packed ``rows``, ``stride`` bytes apart."""
     scale = scale_for(np.array([n << UNIT], f32))[0]
-    few = levels.count <= SHORT_LAST or levels.bits == 8  # which is looked into, stage by stage
+    few = levels.count <= SHORT_LAST or levels.bits == 8  # which are looked at, stage by stage
     if levels.octave == 1 and few and n <= SHORT_ROWS:
         run = _short_parallel if threads else _short_serial
     else:
@@ -45,20 +45,36 @@ def _short4(a, b, c, d):
     return i32(i32(_short(a) + _short(b)) + i32(_short(c) + _short(d)))
 
 
+@inline
+def _largest(a, b, c, d):
+    """The largest index among four 8-bit codes."""
+    last = np.uint8(127)
+    left = max(np.uint8(a & last), np.uint8(b & last))
+    return max(left, max(np.uint8(c & last), np.uint8(d & last)))
+
+
 @serial
 def _short_add(a, b, c, d, sums):
+    """Returns the largest index, up to which the sums are right: to look first costs more."""
+    top = np.uint8(0)
     for j in range(sums.size):
+        top = max(top, _largest(a[j], b[j], c[j], d[j]))
         sums[j] = i32(sums[j] + _short4(a[j], b[j], c[j], d[j]))
+    return top
 
 
 @serial
 def _short_mean(a, b, c, d, scale, codes, first, key, base):
     """Up to four rows: sum and rounding in one loop, which is what few workers need."""
+    wide()
     k0, k1, _k2, _k3 = key
+    top = np.uint8(0)
     for j in range(codes.size):
+        top = max(top, _largest(a[j], b[j], c[j], d[j]))
         total = _short4(a[j], b[j], c[j], d[j])
         random = hash32(u32(first + u32(j)), k0, k1)
         codes[j] = code_of(base, f32(total), scale, random)
+    return top
 
 
 @serial
@@ -82,24 +98,6 @@ def _round(sums, scale, codes, first, key, base):
     for j in range(codes.size):
         random = hash32(u32(first + u32(j)), k0, k1)
         codes[j] = code_of(base, f32(sums[j]), scale, random)
-
-
-@serial
-def _largest_index(codes):
-    top = np.uint8(0)
-    for j in range(codes.size):
-        top = max(top, np.uint8(codes[j] & np.uint8(127)))
-    return top
-
-
-@serial
-def _is_short(rows, n, stride, at, end, bits):
-    if bits < 8:
-        return True
-    for i in range(n):
-        if _largest_index(rows[i * stride + at : i * stride + end]) > SHORT_LAST:
-            return False
-    return True
 
 
 @serial
@@ -151,23 +149,23 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
         end = stage_end(at, high, start)
         key, first = row(keys, start + at), u32(start + at)
         mine = result(packed, at, end, codes, bits)
-        if not _is_short(rows, n, stride, at, end, bits):
+        top = np.uint8(0)
+        if n > 4:
+            short[:] = 0
+        for i in range(0, n, 4):
+            a = _short_row(rows, n, stride, i, at, end, stage[0], bits)
+            b = _short_row(rows, n, stride, i + 1, at, end, stage[1], bits)
+            c = _short_row(rows, n, stride, i + 2, at, end, stage[2], bits)
+            d = _short_row(rows, n, stride, i + 3, at, end, stage[3], bits)
+            if n <= 4:
+                top = _short_mean(a, b, c, d, short_scale, mine, first, key, base)
+            else:
+                top = max(top, _short_add(a, b, c, d, short[: end - at]))
+        if top > SHORT_LAST:
             _sum(rows, n, stride, at, end, stage, sums, floats, base)
             _round(floats, scale, mine, first, key, base)
-        else:
-            if n > 4:
-                short[:] = 0
-            for i in range(0, n, 4):
-                a = _short_row(rows, n, stride, i, at, end, stage[0], bits)
-                b = _short_row(rows, n, stride, i + 1, at, end, stage[1], bits)
-                c = _short_row(rows, n, stride, i + 2, at, end, stage[2], bits)
-                d = _short_row(rows, n, stride, i + 3, at, end, stage[3], bits)
-                if n <= 4:
-                    _short_mean(a, b, c, d, short_scale, mine, first, key, base)
-                else:
-                    _short_add(a, b, c, d, short[: end - at])
-            if n > 4:
-                _round(short, short_scale, mine, first, key, base)
+        elif n > 4:
+            _round(short, short_scale, mine, first, key, base)
         store(codes, packed, at, end, bits)
         at = end
 
