@@ -74,11 +74,13 @@ class Call(NamedTuple):
         """Allreduce under the call's own name, as a rank that does not compress would do.
 
         In a group, member for member: Horovod tells ranks that differ, where they would wait for
-        one another otherwise.
+        one another otherwise. It tells what became of the member that it completed last, so all
+        differ if one does: each has the length of the tensor in its shape, and no elements.
         """
         if self.members is None:
             return self._run(mpi_ops._allreduce, tensor, name=self.name, op=op)
-        group = [tensor, *[tf.zeros(1, tensor.dtype)] * (self.members - 1)]
+        other = tf.zeros([tf.size(tensor), 0], tensor.dtype)
+        group = [tensor, *[other] * (self.members - 1)]
         return self._run(mpi_ops._grouped_allreduce, group, name=self.name, op=op)[0]
 
     def later(self, operation: Any, place: int, *arguments: Any, **options: Any) -> Any:

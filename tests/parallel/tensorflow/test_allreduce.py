@@ -402,6 +402,15 @@ def test_a_rank_that_does_not_compress(hvd, traced, case, grouped):
     assert same(hvd.allreduce(tf.ones(9)), tf.ones(9))
 
 
+def test_a_group_whose_blocks_differ(hvd, traced):
+    """Horovod tells of one member what became of it: no rank may take it for the others'."""
+    compression = GlobalQSGD(block=128 if hvd.rank() else 1024)
+    reduce = traced(lambda x: hvd.grouped_allreduce(x, name="blocks", compression=compression))
+    with pytest.raises(ERRORS, match="Mismatched"):
+        reduce([tf.ones(3), tf.ones(2048), tf.ones(4096)])
+    assert same(hvd.allreduce(tf.ones(9)), tf.ones(9))
+
+
 def test_too_few_bits_for_the_world(hvd, traced):
     if hvd.size() < 4:
         compression = GlobalQSGD(bits=3, min_size=10)
