@@ -20,7 +20,7 @@ from horovod_gqsgd.torch import (
 from horovod_gqsgd.torch.bucket import Bucket
 from tests.parallel.torch.specification import expected, gradient
 from tests.parallel.torch.test_allreduce import FLOATS, everyone, identical
-from tests.parallel.torch.test_optimizer import (
+from tests.parallel.torch.training import (
     Model,
     batch,
     close_to_mean,
