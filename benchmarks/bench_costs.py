@@ -16,8 +16,9 @@ LINEAR = 1.1
 
 
 def states(cells: Cells) -> str:
-    """When cells were measured, and at which states of the code."""
-    return ", ".join(dict.fromkeys(f"{c['date']} at {c['commit']}" for c in cells.values()))
+    """When and where cells were measured, and at which states of the code."""
+    told = (f"{c['date']} at {c['commit']} on {c['machine']}" for c in cells.values())
+    return "; ".join(dict.fromkeys(told))
 
 
 class Peak(NamedTuple):

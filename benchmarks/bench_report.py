@@ -136,12 +136,11 @@ def write_report(
     """Write benchmark.md, its data and its plots; returns the table of targets."""
     found = contests(cells)
     models = list(dict.fromkeys(contest.model for contest in found))
-    machines = "; ".join(dict.fromkeys(cell["machine"] for cell in cells.values()))
     lines = [
         "# Benchmark\n",
         f"```console\n$ sudo make bench{'-quick' if quick else ''}\n```\n",
-        f"{machines}, which all virtual hosts share "
-        "([cluster](cluster.md)): compare ratios, not absolute times. Median step time in "
+        "All virtual hosts share the cores of one machine ([cluster](cluster.md)): compare ratios, "
+        "not absolute times, and not those of different machines. Median step time in "
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
         "turns; MB sent are those of each host's interface per step.",
     ]

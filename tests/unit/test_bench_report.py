@@ -199,7 +199,7 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
     assert "NO   2.73   ≥ 3.5 200 Mb/s: 8-bit, times none" in told
     page = (tmp_path / "benchmark.md").read_text()
     assert "Not measured yet: resnet50, none." in page
-    assert "Measured 2026-01-01 at abc1234." in page
+    assert "Measured 2026-01-01 at abc1234 on a machine." in page
     assert "| `gqsgd` | 22 | 2.73 | 0.25 |" in page
     assert f"| embedding | `{EXPONENTIAL}` | 528 | +16 | 65 |" in page
     assert "| 4 | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
