@@ -11,7 +11,7 @@ from horovod_gqsgd.exponential import UNIT, scale_for
 from horovod_gqsgd.kernels.bases import base_of, code_of
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
-from horovod_gqsgd.kernels.level_sums import WIDTH, level_sums
+from horovod_gqsgd.kernels.level_sums import GROUP, WIDTH, group_sums, level_sums
 from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
 
@@ -80,8 +80,11 @@ def _short_mean(a, b, c, d, scale, codes, first, key, base):
 @serial
 def _add(a, b, c, d, sums, base):
     """Integer levels of four rows: added to float64 ``sums``, or float32 ones set to them."""
-    for j in range(0, a.size, WIDTH):
+    whole = a.size & -WIDTH
+    for j in range(0, whole, WIDTH):
         level_sums(a, b, c, d, j, sums, base)
+    for j in range(whole, a.size, GROUP):
+        group_sums(a, b, c, d, j, sums, base)
 
 
 @serial

@@ -1,13 +1,19 @@
-"""Sums of integer levels, eight codes of four rows at a time, written as LLVM vectors.
+"""Sums of integer levels, of four rows at a time, written as LLVM vectors; two ways to them.
 
-A level ``2^40·b^-k`` is a float64 whose exponent falls by one every ``octave`` indices: its bits
-are an entry of a table that the low bits of the index choose, less the index shifted to the
-exponent. From scalar code LLVM would make that choice by comparisons; AVX-512 has an instruction
-for it. Levels are rounded to integers before they are added, and float64 holds their sums.
+By exponents: a level ``2^40·b^-k`` is a float64 whose exponent falls by one every ``octave``
+indices: its bits are an entry of a table that the low bits of the index choose, less the index
+shifted to the exponent. From scalar code LLVM would make that choice by comparisons; AVX-512 has an
+instruction for it. Levels are rounded to integers before they are added, and float64 holds their
+sums.
+
+By bytes, in little more than half of the time, where the CPU looks 64 bytes up at once (AVX-512
+VBMI): a table of 128 entries for each of the six bytes of a level. Bytes of the four rows lie side
+by side, and are added with their signs by the instructions for products of small integers.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,29 +23,31 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from horovod_gqsgd.exponential import UNIT
+from horovod_gqsgd.exponential import UNIT, Levels
 from horovod_gqsgd.kernels.bases import octave_of
 
-#: Codes that `level_sums` takes at once: whole groups, of which packed rows consist.
-WIDTH = 8
+#: Codes that `level_sums` and `group_sums` take at once. Packed rows consist of whole groups.
+WIDTH, GROUP = 16, 8
 #: So many rows have sums that float64 holds.
 MOST_ROWS = 2 ** (53 - UNIT)
 
-_BYTES, _WORDS, _FLOATS, _DOUBLES = (
-    ir.VectorType(item, WIDTH)
-    for item in (ir.IntType(8), ir.IntType(64), ir.FloatType(), ir.DoubleType())
-)
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_BYTES, _WORDS, _DOUBLES = (ir.VectorType(item, GROUP) for item in (_I8, _I64, ir.DoubleType()))
 
 
 def _all(kind: ir.VectorType, value: float) -> ir.Constant:
-    return ir.Constant(kind, [value] * WIDTH)
+    return ir.Constant(kind, [value] * kind.count)
 
 
-def _repeat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    kind = ir.VectorType(value.type, WIDTH)
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.IntType(32)(0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-    return builder.shuffle_vector(one, one, zeros)
+def _shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, places: Sequence[int]) -> ir.Value:
+    kind = ir.VectorType(_I32, len(places))
+    return builder.shuffle_vector(a, b, ir.Constant(kind, list(places)))
+
+
+def _repeat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
+    kind = ir.VectorType(value.type, count)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
+    return _shuffle(builder, one, one, [0] * count)
 
 
 def _call(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
@@ -53,7 +61,7 @@ def _entries(octave: int) -> tuple[list[int], int]:
     Entries are of period ``octave``: they make good what the low bits of the index take away.
     """
     shift = 52 - octave.bit_length() + 1
-    low = np.arange(WIDTH)
+    low = np.arange(GROUP)
     levels = 2.0 ** (UNIT + (1 - low) / octave)
     return [int(bits) for bits in levels.view(np.int64) + (low << shift)], shift
 
@@ -74,7 +82,7 @@ def _levels(
 ) -> ir.Value:
     """Float64 vectors ``±rint(2^40·b^-k)`` of eight codes, a byte each."""
     table, shift = _entries(octave)
-    last = _repeat(builder, last)
+    last = _repeat(builder, last, GROUP)
     index = builder.and_(codes, last)
     down = builder.zext(index, _WORDS)
     if avx512:
@@ -90,32 +98,98 @@ def _levels(
     return builder.select(some, level, _all(_DOUBLES, 0.0))
 
 
-@intrinsic
-def level_sums(typing_context, a, b, c, d, at, sums, base):
-    """Sum the integer levels of codes ``at`` … ``at + 7`` of four rows.
+def _by_exponents(
+    builder: ir.IRBuilder, octave: int, rows: Sequence[ir.Value], last: ir.Value, avx512: bool
+) -> ir.Value:
+    """Float64 sums of eight codes of every row."""
+    levels = [_levels(builder, octave, codes, last, avx512) for codes in rows]
+    return functools.reduce(builder.fadd, levels)
 
-    Float64 ``sums`` are added to, float32 ones are set.
-    """
+
+def _byte_tables(octave: int) -> np.ndarray:
+    """Uint8[6, 128]: the bytes of the levels of all indices, the lowest first."""
+    levels = Levels(8, octave).integers.astype("<i8")
+    return levels.view(np.uint8).reshape(-1, 8)[:, :6].T
+
+
+def _by_bytes(
+    builder: ir.IRBuilder, octave: int, rows: Sequence[ir.Value], last: ir.Value, kind: ir.Type
+) -> ir.Value:
+    """Sums of sixteen codes of four rows, as floats of a ``kind``."""
+    table, words = ir.VectorType(_I8, 64), ir.VectorType(_I16, 32)
+    integers, floats = (ir.VectorType(item, WIDTH) for item in (_I32, kind))
+    halves = [_shuffle(builder, *rows[i : i + 2], range(2 * WIDTH)) for i in (0, 2)]
+    codes = _shuffle(builder, *halves, np.arange(4 * WIDTH).reshape(4, WIDTH).T.ravel().tolist())
+    last = _repeat(builder, last, 64)
+    index = builder.and_(codes, last)
+    negative = builder.icmp_unsigned(">", codes, last)
+    signs = builder.select(negative, _all(table, -1), _all(table, 1))
+
+    def plane(entries: np.ndarray, weight: int) -> ir.Value:
+        """Sums of one byte of the levels, times its weight."""
+        low, high = (ir.Constant(table, part.tolist()) for part in np.split(entries, 2))
+        found = _call(builder, "llvm.x86.avx512.vpermi2var.qi.512", table, low, index, high)
+        pairs = _call(builder, "llvm.x86.avx512.pmaddubs.w.512", words, found, signs)
+        weights = _all(words, weight)
+        return _call(builder, "llvm.x86.avx512.pmaddw.d.512", integers, pairs, weights)
+
+    def part(tables: np.ndarray) -> ir.Value:
+        """Sums of three bytes of the levels."""
+        first, second, third = map(plane, tables, (1, 256, 256))
+        return builder.add(builder.add(first, second), builder.shl(third, _all(integers, 8)))
+
+    low, high = map(part, np.split(_byte_tables(octave), 2))
+    # 24 bits in the lower part: both are exact as float32, and their sum is rounded once.
+    high = builder.add(high, builder.ashr(low, _all(integers, 24)))
+    low = builder.and_(low, _all(integers, 2**24 - 1))
+    low, high = (builder.sitofp(half, floats) for half in (low, high))
+    return builder.fadd(low, builder.fmul(high, _all(floats, 2.0**24)))
+
+
+def _add_levels(width: int, a: Any, b: Any, c: Any, d: Any, sums: Any, base: Any) -> Any:
+    """Signature and code of the intrinsics below."""
     octave, once = octave_of(base), sums.dtype == types.float32
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        def place(i: int, kind: ir.VectorType) -> ir.Value:
-            array = context.make_array(signature.args[i])(context, builder, arguments[i])
-            return builder.bitcast(builder.gep(array.data, [arguments[4]]), kind.as_pointer())
-
+        features = context.codegen().magic_tuple()[2].split(",")
+        by_bytes = width == WIDTH and "+avx512vbmi" in features
         last = builder.extract_value(arguments[6], base.fields.index("last"))
-        last = builder.trunc(last, ir.IntType(8))
-        avx512 = "+avx512f" in context.codegen().magic_tuple()[2]
-        total = None
-        for i in range(4):
-            codes = builder.load(place(i, _BYTES), align=1)
-            level = _levels(builder, octave, codes, last, avx512)
-            total = level if total is None else builder.fadd(total, level)
-        if once:
-            builder.store(builder.fptrunc(total, _FLOATS), place(5, _FLOATS), align=4)
-        else:
-            where = place(5, _DOUBLES)
-            builder.store(builder.fadd(builder.load(where, align=8), total), where, align=8)
+        last = builder.trunc(last, _I8)
+
+        def place(i: int, at: int, kind: ir.VectorType) -> ir.Value:
+            array = context.make_array(signature.args[i])(context, builder, arguments[i])
+            start = builder.gep(array.data, [builder.add(arguments[4], _I64(at))])
+            return builder.bitcast(start, kind.as_pointer())
+
+        count, kind = WIDTH if by_bytes else GROUP, context.get_value_type(sums.dtype)
+        for at in range(0, width, count):
+            codes = ir.VectorType(_I8, count)
+            rows = [builder.load(place(i, at, codes), align=1) for i in range(4)]
+            if by_bytes:
+                total = _by_bytes(builder, octave, rows, last, kind)
+            else:
+                total = _by_exponents(builder, octave, rows, last, "+avx512f" in features)
+                if once:
+                    total = builder.fptrunc(total, ir.VectorType(kind, count))
+            where = place(5, at, total.type)
+            if not once:
+                total = builder.fadd(builder.load(where, align=8), total)
+            builder.store(total, where, align=4)
         return context.get_dummy_value()
 
     return types.void(a, b, c, d, types.int64, sums, base), codegen
+
+
+@intrinsic
+def level_sums(typing_context, a, b, c, d, at, sums, base):
+    """Sum the integer levels of codes ``at`` … ``at + 15`` of four rows.
+
+    Float64 ``sums`` are added to, float32 ones are set.
+    """
+    return _add_levels(WIDTH, a, b, c, d, sums, base)
+
+
+@intrinsic
+def group_sums(typing_context, a, b, c, d, at, sums, base):
+    """The same of the group of eight codes from ``at`` on."""
+    return _add_levels(GROUP, a, b, c, d, sums, base)
