@@ -60,7 +60,7 @@ def contests(quick: bool, hosts: int) -> Iterator[Cell]:
             continue
         names = HEADLINE if quick else contenders
         turns = ["--steps", "3", "--rounds", "4"] if quick else ["--steps", "4", "--rounds", "8"]
-        if model == "resnet50":
+        if model != "embedding":  # steps take seconds
             turns = ["--steps", "2", "--rounds", "7"]
         for rate in [r for r in rates if not quick or r in ("1gbit", "200mbit")]:
             command = ["contest.py", "--model", model, *sizes, *turns, "--contenders", *names]

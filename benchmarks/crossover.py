@@ -1,41 +1,64 @@
-"""Where alltoall and allgather overtake allgather alone, for exponential codes.
+"""Where alltoall and allgather overtake allgather alone, for exponential codes; and in what parts.
 
     horovodrun -np 2 python benchmarks/crossover.py [--repeats 20] [--tensors 8]
+    cluster.py --hosts 4 --rate 200mbit -- python benchmarks/crossover.py --sections 5
 
-Every rank starts as many tensors of one size at once as a backward pass would, waits for all, and
-takes the best time. The limit is `horovod_gqsgd.shards.GATHER_LIMIT`, in bytes of codes of all
-ranks together.
+Every rank starts as many tensors of one size at once as a backward pass would, and waits for all.
+What takes turns is compared by medians, of the slowest rank. The limit is
+`horovod_gqsgd.shards.GATHER_LIMIT`, in bytes of codes of all ranks together. ``--sections`` instead
+compares sizes of the sections in which a tensor of so many million elements travels with 4 bits,
+`horovod_gqsgd.sections.CODES`.
 """
 
 import argparse
 import time
+from collections.abc import Sequence
+from statistics import median
 
 import horovod.torch as hvd
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from horovod_gqsgd import shards
+from horovod_gqsgd import sections, shards
 from horovod_gqsgd.torch import GlobalQSGD
 
+UNLIMITED = 2**62
+KIB = 1024
+SECTIONS = [size * KIB for size in (180, 360, 540, 720, 1080, 2160)]
 
-def seconds(elements: int, tensors: int, repeats: int, limit: int) -> float:
-    """Best time for one tensor, on the slowest rank."""
-    shards.GATHER_LIMIT = limit
-    compression = GlobalQSGD(levels="exponential", bits=8)
+
+def seconds(name: str, gradients: list[torch.Tensor], bits: int) -> float:
+    """Time of one exchange of all tensors, for each of them."""
+    compression = GlobalQSGD(levels="exponential", bits=bits)
+    hvd.barrier()
+    start = time.perf_counter()
+    handles = []
+    for i, gradient in enumerate(gradients):
+        marked, _ctx = compression.compress(gradient)
+        handles.append(hvd.allreduce_async_(marked, name=f"{name}.{i}"))
+    for handle in handles:
+        hvd.synchronize(handle)
+    return (time.perf_counter() - start) / len(gradients)
+
+
+def compare(
+    ways: Sequence[tuple[int, int]], elements: int, tensors: int, bits: int, repeats: int
+) -> list[str]:
+    """Milliseconds a tensor for every pair of a limit and a size of sections."""
     gradients = [torch.randn(elements) for _ in range(tensors)]
-    best = float("inf")
-    for _ in range(repeats + 2):
-        hvd.barrier()
-        start = time.perf_counter()
-        handles = []
-        for i, gradient in enumerate(gradients):
-            marked, _ctx = compression.compress(gradient)
-            handles.append(hvd.allreduce_async_(marked, name=f"{elements}.{limit}.{i}"))
-        for handle in handles:
-            hvd.synchronize(handle)
-        best = min(best, time.perf_counter() - start)
-    return hvd.allreduce(torch.tensor(best / tensors), op=hvd.Max).item()
+    times: list[list[float]] = [[] for _ in ways]
+    for round_ in range(repeats + 2):
+        for way, taken in zip(ways, times, strict=True):
+            shards.GATHER_LIMIT, sections.CODES = way
+            taken.append(seconds(f"{elements}.{way}", gradients, bits))
+            if round_ < 2:  # compiles, fills caches
+                taken.clear()
+    ranks = hvd.allgather_object(times)
+    slowest = (
+        [max(values) for values in zip(*way, strict=True)] for way in zip(*ranks, strict=True)
+    )
+    return [f"{1e3 * median(values):.1f}" for values in slowest]
 
 
 def main() -> None:
@@ -43,17 +66,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--tensors", type=int, default=8)
+    parser.add_argument("--sections", type=float, metavar="MILLIONS")
     arguments = parser.parse_args()
     hvd.init()
     torch.set_num_threads(1)
-    title = f"{hvd.size()} ranks, {arguments.tensors} tensors at a time: milliseconds a tensor"
-    table = Table("codes × n", "allgather", "alltoall + allgather", title=title)
-    for exponent in range(14, 25):
-        elements = 2**exponent // hvd.size()
-        times = [
-            seconds(elements, arguments.tensors, arguments.repeats, limit) for limit in (2**62, 0)
-        ]
-        table.add_row(f"{2**exponent // 1024} KiB", *(f"{1e3 * value:.2f}" for value in times))
+    n, repeats = hvd.size(), arguments.repeats
+    if arguments.sections:
+        elements = int(1e6 * arguments.sections)
+        ways = [(0, size) for size in SECTIONS]
+        table = Table("section", "ms", title=f"{n} ranks: {elements:,} elements of 4 bits")
+        for size, taken in zip(SECTIONS, compare(ways, elements, 1, 4, repeats), strict=True):
+            table.add_row(f"{size // KIB} KiB", taken)
+    else:
+        ways = [(UNLIMITED, sections.CODES), (0, sections.CODES)]
+        title = f"{n} ranks, {arguments.tensors} tensors at a time: milliseconds a tensor"
+        table = Table("codes × n", "allgather", "alltoall + allgather", title=title)
+        for exponent in range(14, 25):
+            times = compare(ways, 2**exponent // n, arguments.tensors, 8, repeats)
+            table.add_row(f"{2**exponent // KIB} KiB", *times)
     if hvd.rank() == 0:
         Console(width=80).print(table)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from horovod_gqsgd import lanes, norms, shards
+from horovod_gqsgd import lanes, norms, sections, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.exponential import Levels
@@ -73,6 +73,11 @@ class LinearCodec(Codec):
         """Words of a tensor with ``size`` elements."""
         return lanes.word_count(size, self.config.bits)
 
+    @property
+    def section(self) -> int:
+        """Elements that should travel together, of tensors that are larger."""
+        return sections.ELEMENTS
+
     def decode(
         self,
         words: np.ndarray,
@@ -98,6 +103,11 @@ class ExponentialCodec(Codec):
     def length(self, size: int) -> int:
         """Packed codes of a tensor with ``size`` elements: whole groups of ``bits`` bytes."""
         return shards.group_count(size) * self.config.bits
+
+    @property
+    def section(self) -> int:
+        """Elements that should travel together, of tensors that are larger."""
+        return sections.code_elements(self.config.bits)
 
     def reduce(
         self,

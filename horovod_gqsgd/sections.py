@@ -7,8 +7,14 @@ whole; only how many collectives carry them differs.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-#: Elements of a section, about: a multiple of 120 Ki, where tiles of words of every width begin.
+#: Elements of a section of words, about: a multiple of 120 Ki, where tiles of every width begin.
 ELEMENTS = 18 * 120 * 1024
+
+#: Bytes of a section of codes, about. In a larger alltoall the three and more transfers that end at
+#: a host share its link unevenly, and the last one is late (docs/reductions.md has the times).
+CODES = 6 * 120 * 1024
+#: Elements that the kernels of exponential levels work on at once.
+RUN = 4096
 
 #: More elements than any bucket has: one section.
 WHOLE = 2**62
@@ -28,6 +34,15 @@ class Section(NamedTuple):
     parts: list[Part]
     low: int
     high: int
+
+
+def code_elements(bits: int) -> int:
+    """Elements of a section of codes.
+
+    >>> code_elements(8), code_elements(3)
+    (737280, 1966080)
+    """
+    return CODES * 8 // bits // RUN * RUN
 
 
 def cut(sizes: Sequence[int], length: Callable[[int], int], most: int = ELEMENTS) -> list[Section]:

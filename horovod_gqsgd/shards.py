@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 #: Up to this many bytes of codes from all ranks together, every rank gathers and reduces all of
 #: them, which Horovod fuses; beyond, each reduces its shard (docs/reductions.md has the crossover).
-GATHER_LIMIT = 2**20
+GATHER_LIMIT = 2**19
 
 
 class Piece(NamedTuple):

@@ -118,8 +118,10 @@ def _by_bytes(
     """Sums of sixteen codes of four rows, as floats of a ``kind``."""
     table, words = ir.VectorType(_I8, 64), ir.VectorType(_I16, 32)
     integers, floats = (ir.VectorType(item, WIDTH) for item in (_I32, kind))
-    halves = [_shuffle(builder, *rows[i : i + 2], range(2 * WIDTH)) for i in (0, 2)]
-    codes = _shuffle(builder, *halves, np.arange(4 * WIDTH).reshape(4, WIDTH).T.ravel().tolist())
+    a, b, c, d = rows
+    left, right = (_shuffle(builder, *pair, range(2 * WIDTH)) for pair in ((a, b), (c, d)))
+    side_by_side = np.arange(4 * WIDTH).reshape(4, WIDTH).T.ravel().tolist()
+    codes = _shuffle(builder, left, right, side_by_side)
     last = _repeat(builder, last, 64)
     index = builder.and_(codes, last)
     negative = builder.icmp_unsigned(">", codes, last)

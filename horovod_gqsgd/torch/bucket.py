@@ -27,7 +27,7 @@ class Bucket:
     """
 
     host = torch.device("cpu")
-    most = sections.ELEMENTS  # that travel in one collective
+    most: int | None = None  # elements that travel in one collective, if not up to the codec
 
     def __init__(self, plan: bucket.Bucket, call: Call, memory: Memory) -> None:
         self.plan, self.call, self.memory = plan, call, memory
@@ -131,7 +131,7 @@ class Bucket:
     def sections(self, what: str, whole: bool = False) -> list[tuple[Section, str]]:
         """The parts in which words or codes travel, with names for their collectives."""
         if what not in self._sections:
-            most = sections.WHOLE if whole else self.most
+            most = sections.WHOLE if whole else self.most or self.codec.section
             found = sections.cut(self.plan.sizes, self.codec.length, most)
             several = len(found) > 1
             self._sections[what] = [
