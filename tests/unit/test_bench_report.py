@@ -103,14 +103,14 @@ def test_memory_without_none_is_told_without_a_comparison():
     assert "| embedding | `gqsgd` | 570 |  | 70 |" in list(memory_table(cells))
 
 
-def growth_cells(power: float) -> dict[str, dict]:
-    """Time grows with hosts^power; CPU time does not; with tensors neither does."""
+def growth_cells(power: float, cpu: float = 0) -> dict[str, dict]:
+    """Time grows with hosts^power, CPU time with hosts^cpu; with tensors neither does."""
     return {
         f"growth, {hosts} hosts, 10 M, {tensors} tensors": {
             **COMMON,
             "result": {
                 "none": {"seconds": 0.01 * hosts**2, "cpu": 0.05},
-                "gqsgd": {"seconds": 0.01 * hosts**power, "cpu": 0.05},
+                "gqsgd": {"seconds": 0.01 * hosts**power, "cpu": 0.05 * hosts**cpu},
             },
         }
         for hosts, tensors in ((4, 100), (2, 100), (8, 100), (4, 1000))
@@ -129,10 +129,11 @@ def test_slopes_between_neighbouring_sizes_are_the_powers():
 
 
 def test_growth_is_told_to_be_linear_only_where_it_is():
-    # that Horovod itself grows faster, without compression, is not ours to promise
-    assert all(target.kept for target in growth_targets(growth_cells(1)))
-    linear, faster = ("\n".join(growth_table(growth_cells(power))) for power in (1, 1.5))
-    assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.00 | 0.00 |" in linear
+    # that Horovod itself grows faster, without compression, is not ours to promise; nor is the time
+    # of hosts that share the cores of one machine
+    assert all(target.kept for target in growth_targets(growth_cells(1.5)))
+    linear, faster = ("\n".join(growth_table(growth_cells(1.5, cpu))) for cpu in (1, 1.5))
+    assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.50 | 1.00 |" in linear
     assert "No term grows faster than linearly" in linear
     assert "growth with hosts: `gqsgd`, steepest slope 1.50" in faster
     assert "No term" not in faster
