@@ -112,8 +112,8 @@ def _slopes(
 def growth_targets(cells: Cells) -> Iterator[Target]:
     """The steepest slopes of our compressors: no term grows faster than linearly.
 
-    With hosts it is CPU time that counts: as the same cores serve all of them, time grows with their
-    number even where none has more to do.
+    With hosts it is CPU time that counts: as the same cores serve all of them, time grows with
+    their number even where none has more to do.
     """
     steepest: dict[str, float] = {}
     for growth in growths(cells):

@@ -7,12 +7,14 @@ Every rank starts as many tensors of one size at once as a backward pass would, 
 What takes turns is compared by medians, of the slowest rank. The limit is
 `horovod_gqsgd.shards.GATHER_LIMIT`, in bytes of codes of all ranks together. ``--sections`` instead
 compares sizes of the sections in which a tensor of so many million elements travels with 4 bits,
-`horovod_gqsgd.sections.CODES`.
+`horovod_gqsgd.sections.CODES`; and with them Horovod's alltoalls and allgathers of as many bytes,
+all started at once, with nothing to compute and nothing to wait for in between.
 """
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 import horovod.torch as hvd
@@ -28,8 +30,10 @@ KIB = 1024
 SECTIONS = [size * KIB for size in (180, 360, 540, 720, 1080, 2160)]
 
 
-def seconds(name: str, gradients: list[torch.Tensor], bits: int) -> float:
+def seconds(gradients: list[torch.Tensor], bits: int, limit: int, size: int) -> float:
     """Time of one exchange of all tensors, for each of them."""
+    shards.GATHER_LIMIT, sections.CODES = limit, size
+    name = f"{len(gradients[0])}.{limit}.{size}"
     compression = GlobalQSGD(levels="exponential", bits=bits)
     hvd.barrier()
     start = time.perf_counter()
@@ -42,16 +46,29 @@ def seconds(name: str, gradients: list[torch.Tensor], bits: int) -> float:
     return (time.perf_counter() - start) / len(gradients)
 
 
-def compare(
-    ways: Sequence[tuple[int, int]], elements: int, tensors: int, bits: int, repeats: int
-) -> list[str]:
-    """Milliseconds a tensor for every pair of a limit and a size of sections."""
-    gradients = [torch.randn(elements) for _ in range(tensors)]
+def bare_seconds(size: int, total: int) -> float:
+    """Time of Horovod's own collectives, for ``total`` bytes in sections of ``size``."""
+    n = hvd.size()
+    parts = [torch.zeros(min(size, total - at) // n * n).byte() for at in range(0, total, size)]
+    hvd.barrier()
+    start = time.perf_counter()
+    handles = []
+    for i, part in enumerate(parts):
+        splits = torch.full((n,), len(part) // n, dtype=torch.int32)
+        handles.append(hvd.alltoall_async(part, splits, name=f"bare.{size}.{i}"))
+    for i, part in enumerate(parts):
+        handles.append(hvd.allgather_async(part[: len(part) // n], name=f"bare.{size}.{i}.all"))
+    for handle in handles:
+        hvd.synchronize(handle)
+    return time.perf_counter() - start
+
+
+def compare(ways: Sequence[Callable[[], float]], repeats: int) -> list[str]:
+    """Milliseconds of every way."""
     times: list[list[float]] = [[] for _ in ways]
     for round_ in range(repeats + 2):
         for way, taken in zip(ways, times, strict=True):
-            shards.GATHER_LIMIT, sections.CODES = way
-            taken.append(seconds(f"{elements}.{way}", gradients, bits))
+            taken.append(way())
             if round_ < 2:  # compiles, fills caches
                 taken.clear()
     ranks = hvd.allgather_object(times)
@@ -73,16 +90,21 @@ def main() -> None:
     n, repeats = hvd.size(), arguments.repeats
     if arguments.sections:
         elements = int(1e6 * arguments.sections)
-        ways = [(0, size) for size in SECTIONS]
-        table = Table("section", "ms", title=f"{n} ranks: {elements:,} elements of 4 bits")
-        for size, taken in zip(SECTIONS, compare(ways, elements, 1, 4, repeats), strict=True):
-            table.add_row(f"{size // KIB} KiB", taken)
+        gradients = [torch.randn(elements)]
+        ways = [partial(seconds, gradients, 4, 0, size) for size in SECTIONS]
+        ways += [partial(bare_seconds, size, elements // 2) for size in SECTIONS]
+        table = Table("section", "ms", "bare", title=f"{n} ranks: {elements:,} elements of 4 bits")
+        times = compare(ways, repeats)
+        for i, size in enumerate(SECTIONS):
+            table.add_row(f"{size // KIB} KiB", times[i], times[i + len(SECTIONS)])
     else:
-        ways = [(UNLIMITED, sections.CODES), (0, sections.CODES)]
         title = f"{n} ranks, {arguments.tensors} tensors at a time: milliseconds a tensor"
         table = Table("codes × n", "allgather", "alltoall + allgather", title=title)
         for exponent in range(14, 25):
-            times = compare(ways, 2**exponent // n, arguments.tensors, 8, repeats)
+            gradients = [torch.randn(2**exponent // n) for _ in range(arguments.tensors)]
+            limits = (UNLIMITED, 0)
+            ways = [partial(seconds, gradients, 8, limit, sections.CODES) for limit in limits]
+            times = compare(ways, repeats)
             table.add_row(f"{2**exponent // KIB} KiB", *times)
     if hvd.rank() == 0:
         Console(width=80).print(table)
