@@ -158,7 +158,9 @@ def write_report(
         "\n## Targets\n",
         "*At most* is what an exchange of as many bytes could reach here: with compute as measured "
         "alone, then the bytes at line rate, and nothing else."
-        f"{_spread_of_compute(found)}\n",
+        f"{_spread_of_compute(found)} Exponential codes travel by Horovod's alltoall and "
+        "allgather, which take longer than line rate even alone "
+        "([reductions](reductions.md#the-exchange)).\n",
         "| target | wanted | measured | | at most |",
         "|---|---|---|---|---|",
     ]
