@@ -9,6 +9,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 UNSHAPED = 8000  # where links without a limit stand on an axis of Mb/s
 PHASES = ("norm", "encode", "reduce", "decode")
@@ -24,21 +25,26 @@ def _megabits(rate: str) -> float:
 
 
 def plot_times(found: Sequence[Any], path: Path) -> None:
-    """Step time against bandwidth, a panel for each model."""
+    """Step time against bandwidth, a panel for each model; a compressor has one colour in all."""
     models = _models(found)
+    names = dict.fromkeys(name for contest in found for name in contest.results)
+    colours = {name: f"C{i}" for i, name in enumerate(n for n in names if n != "none")}
     figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 5), squeeze=False)
     for panel, (model, of_model) in zip(axes[0], models.items(), strict=True):
         ordered = sorted(of_model, key=lambda c: _megabits(c.rate))
         places = [_megabits(c.rate) for c in ordered]
         for name in ordered[0].results:
-            style = {"alone": ":", "none": "k-"}.get(name, "--" if name[:3] == "ddp" else "-")
+            style = {"alone": ":"}.get(name, "--" if name[:3] == "ddp" else "-")
             times = [c.milliseconds(name) for c in ordered]
-            panel.plot(places, times, style, marker=".", label=name)
+            colour = colours.get(name, "black")
+            panel.plot(places, times, style, color=colour, marker=".", label=name)
         panel.set(xscale="log", yscale="log", title=model, xlabel="Mb/s", ylabel="ms per step")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         labels = ["unshaped" if c.rate == "none" else f"{_megabits(c.rate):.0f}" for c in ordered]
         panel.set_xticks(places, labels)
         panel.minorticks_off()
-    axes[0][0].legend(fontsize=7)
+    _legend(figure, axes[0][0])
     _save(figure, path)
 
 
@@ -57,7 +63,7 @@ def plot_bytes(found: Sequence[Any], path: Path) -> None:
 def plot_split(found: Sequence[Any], path: Path) -> None:
     """Where the time of a step goes, a row for each model, a panel for each rate.
 
-    Compute is that of ``alone``; exposed communication is what remains.
+    Compute is that of ``alone``, if the step leaves as much; exposed communication is what remains.
     """
     models = _models(found)
     columns = max(len(of_model) for of_model in models.values())
@@ -68,18 +74,21 @@ def plot_split(found: Sequence[Any], path: Path) -> None:
             panel.axis("off")
         for panel, contest in zip(row, of_model, strict=False):
             _split(panel, contest)
-            panel.set(title=f"{model}, {contest.rate}", xlabel="ms per step")
-    axes[0][0].legend(fontsize=7)
+            rate = "unshaped" if contest.rate == "none" else f"{_megabits(contest.rate):,.0f} Mb/s"
+            panel.set(title=f"{model}, {rate}", xlabel="ms per step")
+    _legend(figure, axes[0][0])
     _save(figure, path)
 
 
 def _split(panel: Any, contest: Any) -> None:
     results = contest.results
     names = [name for name in results if name != "alone"][::-1]
-    compute = median(results["alone"]["seconds"])
-    parts = {"compute": [compute] * len(names)}
-    parts |= {phase: [results[name][phase] for name in names] for phase in PHASES}
+    alone = median(results["alone"]["seconds"])
     whole = [median(results[name]["seconds"]) for name in names]
+    phases = {phase: [results[name][phase] for name in names] for phase in PHASES}
+    kernels = [sum(values) for values in zip(*phases.values(), strict=True)]
+    compute = [min(alone, total - busy) for total, busy in zip(whole, kernels, strict=True)]
+    parts = {"compute": compute, **phases}
     parts["exposed communication"] = [
         max(0.0, total - sum(part[i] for part in parts.values())) for i, total in enumerate(whole)
     ]
@@ -89,7 +98,13 @@ def _split(panel: Any, contest: Any) -> None:
         left = [a + b for a, b in zip(left, values, strict=True)]
 
 
+def _legend(figure: Any, panel: Any) -> None:
+    """Below all panels, where it hides nothing."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0))
+
+
 def _save(figure: Any, path: Path) -> None:
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
