@@ -120,7 +120,9 @@ def growth_targets(cells: Cells) -> Iterator[Target]:
         for name, slopes in growth.slopes.items():
             if name.startswith("gqsgd"):
                 what = f"growth with {growth.varied}: `{name}`, steepest slope"
-                judged = slopes[1:] if growth.varied == "hosts" else slopes
+                judged: tuple[float, ...] = slopes
+                if growth.varied == "hosts":
+                    what, judged = f"{what} of CPU time", slopes[1:]
                 steepest[what] = max(steepest.get(what, -1e9), *judged)
     for what, slope in steepest.items():
         yield at_most(what, LINEAR, slope)

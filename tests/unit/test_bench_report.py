@@ -135,7 +135,7 @@ def test_growth_is_told_to_be_linear_only_where_it_is():
     linear, faster = ("\n".join(growth_table(growth_cells(1.5, cpu))) for cpu in (1, 1.5))
     assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.50 | 1.00 |" in linear
     assert "No term grows faster than linearly" in linear
-    assert "growth with hosts: `gqsgd`, steepest slope 1.50" in faster
+    assert "growth with hosts: `gqsgd`, steepest slope of CPU time 1.50" in faster
     assert "No term" not in faster
 
 
