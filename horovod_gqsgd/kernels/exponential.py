@@ -16,9 +16,6 @@ u16 = np.uint16
 #: Codes that are in the first cache, one a byte, between a tensor and its packed form.
 STAGE = 4096
 
-#: Elements of each of four streams.
-RUN = 1024
-
 
 def encode(
     x: np.ndarray,
@@ -116,25 +113,6 @@ def _encode_piece(x, scale, codes, first, key, kind, base):
 
 
 @serial
-def _encode4(a, b, c, d, scales, codes, first, key, kind, base):
-    """Four runs at once: four streams keep the memory busy."""
-    wide()
-    k0, k1, k2, k3 = key
-    sa, sb, sc, sd = scales
-    pa, pb, pc, pd = codes[:RUN], codes[RUN : 2 * RUN], codes[2 * RUN : 3 * RUN], codes[3 * RUN :]
-    for j in range(RUN):
-        index = u32(first + u32(j))
-        ua = draw(kind, index, k0, k1, k2, k3)
-        ub = draw(kind, u32(index + u32(RUN)), k0, k1, k2, k3)
-        uc = draw(kind, u32(index + u32(2 * RUN)), k0, k1, k2, k3)
-        ud = draw(kind, u32(index + u32(3 * RUN)), k0, k1, k2, k3)
-        pa[j] = code_of(base, as_float32(a[j]), sa, ua)
-        pb[j] = code_of(base, as_float32(b[j]), sb, ub)
-        pc[j] = code_of(base, as_float32(c[j]), sc, uc)
-        pd[j] = code_of(base, as_float32(d[j]), sd, ud)
-
-
-@serial
 def _decode_piece(codes, out, norm, factor, base):
     for j in range(out.size):
         out[j] = as_item_of(out, f32(f32(value_of(base, codes[j]) * factor) * norm))
@@ -144,19 +122,6 @@ def _decode_piece(codes, out, norm, factor, base):
 def _encode_codes(x, start, stop, norms, block, codes, base, keys, kind):
     """Codes of the elements start … stop − 1, in pieces that share a norm and a key."""
     at = start
-    whole = block % RUN == 0 or block >= x.size  # no run crosses from one block to the next
-    while whole and at % (4 * RUN) == 0 and at + 4 * RUN <= stop:
-        b, c, d, end = at + RUN, at + 2 * RUN, at + 3 * RUN, at + 4 * RUN
-        scales = (
-            scale_for(norms[at // block]),
-            scale_for(norms[b // block]),
-            scale_for(norms[c // block]),
-            scale_for(norms[d // block]),
-        )
-        piece = codes[at - start : end - start]
-        key = row(keys, at)
-        _encode4(x[at:b], x[b:c], x[c:d], x[d:end], scales, piece, u32(at), key, kind, base)
-        at = end
     while at < stop:
         end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
         scale = scale_for(norms[at // block])
