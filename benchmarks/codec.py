@@ -4,8 +4,10 @@
         [--json FILE]
 
 Every kernel stands beside its floor: a plain loop with the same reads and writes and next to no
-arithmetic, measured in the same run, in turn with it. GB/s count the bytes that must be read and
-written; the last two columns are the same operation written with plain torch and plain NumPy.
+arithmetic, measured in turn with it. All figures are medians of rounds, shares of the floor those
+of the ratios inside a round: the memory of a virtual machine may change its speed from one minute
+to the next. GB/s count the bytes that must be read and written; the last two columns are the same
+operation written with plain torch and plain NumPy.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import codec_floors
@@ -173,7 +176,7 @@ def seconds(function: Callable[[], object]) -> float:
 
 
 def measure(size: int, repeats: int, only: str, console: Console) -> list[dict]:
-    """Best times of ``repeats`` interleaved rounds; torch and NumPy get a fifth of them."""
+    """Medians of ``repeats`` interleaved rounds; torch and NumPy take part in a fifth of them."""
     floors, table = cases(size)
     table = [case for case in table if only in case.name]
     floors = {name: run for name, run in floors.items() if name in {c.floor for c in table}}
@@ -183,27 +186,31 @@ def measure(size: int, repeats: int, only: str, console: Console) -> list[dict]:
         work[case.name] = case.kernel
         if case.torch and case.numpy:
             slow |= {f"torch {case.name}": case.torch, f"numpy {case.name}": case.numpy}
-    best = dict.fromkeys([*work, *slow], float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in [*work, *slow]}
     for run in work.values():
         run()  # compile
     title = f"{size / 1e6:.0f} M elements"
     for round_ in track(range(repeats), title, console=console, disable=not console.is_terminal):
         for name, run in {**work, **(slow if round_ % 5 == 0 else {})}.items():
-            best[name] = min(best[name], seconds(run))
+            times[name].append(seconds(run))
+
+    def speed(name: str, traffic: float) -> float:
+        return traffic / median(times[name])
+
     lines = []
     for case in table:
         traffic = case.bytes_per_element * size / 1e9
-        floor = best[f"floor {case.floor}"]
+        pairs = zip(times[f"floor {case.floor}"], times[case.name], strict=True)
         lines.append(
             {
                 "operation": case.name,
                 "elements": size,
-                "GB/s": traffic / best[case.name],
-                "floor GB/s": traffic / floor,
-                "ratio": floor / best[case.name],
+                "GB/s": speed(case.name, traffic),
+                "floor GB/s": speed(f"floor {case.floor}", traffic),
+                "ratio": median(floor / kernel for floor, kernel in pairs),
                 "target": case.target,
-                "torch GB/s": traffic / best[f"torch {case.name}"] if case.torch else None,
-                "NumPy GB/s": traffic / best[f"numpy {case.name}"] if case.numpy else None,
+                "torch GB/s": speed(f"torch {case.name}", traffic) if case.torch else None,
+                "NumPy GB/s": speed(f"numpy {case.name}", traffic) if case.numpy else None,
             }
         )
     return lines
