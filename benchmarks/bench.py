@@ -29,8 +29,9 @@ from virtual_hosts.problem import Problem, check_needs
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 GQSGD = ["gqsgd", "gqsgd:levels=exponential,bits=4"]
+BARE = ["bare", "bare:bits=5", "bare:levels=exponential,bits=4"]
 ALL = [
-    "alone", "none", "fp16", "ddp", "ddp:fp16", "ddp:powersgd", "gqsgd", "gqsgd:bits=6",
+    "alone", *BARE, "none", "fp16", "ddp", "ddp:fp16", "ddp:powersgd", "gqsgd", "gqsgd:bits=6",
     "gqsgd:bits=5", "gqsgd:levels=exponential,bits=8", "gqsgd:levels=exponential,bits=4",
 ]  # fmt: skip
 SOME = ["alone", "none", "fp16", *GQSGD]

@@ -1,6 +1,6 @@
 """Plots of `make bench`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +20,11 @@ def _models(found: Sequence[Any]) -> dict[str, list[Any]]:
     return {c.model: [d for d in ordered if d.model == c.model] for c in found}
 
 
+def _shown(names: Iterable[str]) -> list[str]:
+    """All but those that are there as a bound."""
+    return [name for name in names if not name.startswith("bare")]
+
+
 def _megabits(rate: str) -> float:
     return UNSHAPED if rate == "none" else float(rate[:-4]) * (1000 if "gbit" in rate else 1)
 
@@ -27,13 +32,13 @@ def _megabits(rate: str) -> float:
 def plot_times(found: Sequence[Any], path: Path) -> None:
     """Step time against bandwidth, a panel for each model; a compressor has one colour in all."""
     models = _models(found)
-    names = dict.fromkeys(name for contest in found for name in contest.results)
+    names = dict.fromkeys(name for contest in found for name in _shown(contest.results))
     colours = {name: f"C{i}" for i, name in enumerate(n for n in names if n != "none")}
     figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 5), squeeze=False)
     for panel, (model, of_model) in zip(axes[0], models.items(), strict=True):
         ordered = sorted(of_model, key=lambda c: _megabits(c.rate))
         places = [_megabits(c.rate) for c in ordered]
-        for name in ordered[0].results:
+        for name in _shown(ordered[0].results):
             style = {"alone": ":"}.get(name, "--" if name[:3] == "ddp" else "-")
             times = [c.milliseconds(name) for c in ordered]
             colour = colours.get(name, "black")
@@ -54,7 +59,7 @@ def plot_bytes(found: Sequence[Any], path: Path) -> None:
     figure, axes = plt.subplots(1, len(models), figsize=(6 * len(models), 4), squeeze=False)
     for panel, (model, of_model) in zip(axes[0], models.items(), strict=True):
         results = min(of_model, key=lambda c: _megabits(c.rate)).results
-        names = [name for name in results if name != "alone"]
+        names = [name for name in _shown(results) if name != "alone"]
         panel.barh(names[::-1], [results[name]["sent"] / 1e6 for name in names[::-1]])
         panel.set(title=model, xlabel="MB sent per step and host")
     _save(figure, path)
@@ -82,7 +87,7 @@ def plot_split(found: Sequence[Any], path: Path) -> None:
 
 def _split(panel: Any, contest: Any) -> None:
     results = contest.results
-    names = [name for name in results if name != "alone"][::-1]
+    names = [name for name in _shown(results) if name != "alone"][::-1]
     alone = median(results["alone"]["seconds"])
     whole = [median(results[name]["seconds"]) for name in names]
     phases = {phase: [results[name][phase] for name in names] for phase in PHASES}

@@ -10,9 +10,9 @@ class Target(NamedTuple):
     wanted: str
     measured: float
     kept: bool
-    bound: float | None = None  # that no contender with so many bytes could pass
+    bound: float | None = None  # that the same messages do not pass, were the kernels free
 
 
-def at_most(what: str, wanted: float, measured: float) -> Target:
+def at_most(what: str, wanted: float, measured: float, bound: float | None = None) -> Target:
     """A promise that something stays small."""
-    return Target(what, f"≤ {wanted:.3g}", measured, measured <= wanted)
+    return Target(what, f"≤ {wanted:.3g}", measured, measured <= wanted, bound)

@@ -2,20 +2,30 @@
 
 ``none``, ``fp16`` and ``gqsgd[:…]`` are Horovod's optimizer with that compression; ``ddp``,
 ``ddp:fp16`` and ``ddp:powersgd`` PyTorch's DistributedDataParallel over Gloo without a hook, with
-the fp16 hook and with PowerSGD of rank 4; ``alone`` does not communicate.
+the fp16 hook and with PowerSGD of rank 4; ``alone`` does not communicate; ``bare[:…]`` hands norms
+and words or codes of the same size to Horovod as ``gqsgd[:…]`` does, but neither makes nor reads
+them: what the scheme could reach at most, were its kernels free.
 """
 
+import functools
+import itertools
 import os
 import socket
+import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import horovod.torch as hvd
 import torch
 import torch.distributed as dist
-from compressions import compressor
+from compressions import compressor, parameters
 from models import Workload
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+
+from horovod_gqsgd import lanes, norms, sections, shards
+from horovod_gqsgd.config import Config
+from horovod_gqsgd.exponential import packed_size
 
 RATE = 0.01
 
@@ -51,6 +61,62 @@ class Horovod(Alone):
             self.optimizer, named_parameters=named, compression=compressor(compression)
         )
         hvd.broadcast_parameters(work.model.state_dict(), root_rank=0)
+
+
+class Bare(Alone):
+    """The messages of GlobalQSGD with these parameters, neither made nor read."""
+
+    def __init__(self, work: Workload, config: Config) -> None:
+        super().__init__(work)
+        self.under_way: list[tuple[int, Iterator[int]]] = []
+        for name, parameter in work.model.named_parameters():
+            steps = functools.partial(_bare, parameter, config, f"bare {config}.{name}")
+            parameter.register_post_accumulate_grad_hook(lambda _, s=steps: self._go_on(s()))
+
+    def _go_on(self, steps: Iterator[int]) -> None:
+        self.under_way += [(handle, steps) for handle in itertools.islice(steps, 1)]
+
+    def step(self) -> None:
+        """Forward, backward, exchange, and an update by gradients that were not exchanged."""
+        self.optimizer.zero_grad()
+        self.work.loss().backward()
+        while self.under_way:
+            done = [item for item in self.under_way if hvd.poll(item[0])]
+            for handle, steps in done:
+                self.under_way.remove((handle, steps))
+                hvd.synchronize(handle)
+                self._go_on(steps)
+            time.sleep(2e-4)  # synchronize alone would spin, on cores that others need
+        self.optimizer.step()
+
+
+def _bare(parameter: torch.Tensor, config: Config, name: str) -> Iterator[int]:
+    """Handles to wait for, one after the other: of norms, then of words or codes."""
+    size, bits, n = parameter.numel(), config.bits, hvd.size()
+    if size < config.min_size:
+        yield hvd.allreduce_async(parameter.grad, name=name)
+        return
+    head = torch.zeros(norms.blocks(size, config.block), dtype=torch.int32)
+    yield hvd.allreduce_async_(head, name=name, op=hvd.Max)
+    if config.levels == "linear":
+        words = torch.zeros(lanes.word_count(size, bits), dtype=torch.int32)
+        parts = words.split(sections.ELEMENTS * bits // 32)
+        yield from [
+            hvd.allreduce_async_(part, name=f"{name}.{i}", op=hvd.Sum)
+            for i, part in enumerate(parts)
+        ]
+        return
+    codes = torch.zeros(packed_size(size, bits), dtype=torch.uint8)
+    if shards.gathers(shards.group_count(size), bits, n):
+        yield hvd.allgather_async(codes, name=f"{name}.codes")
+        return
+    whole = [part[: len(part) // n * n] for part in codes.split(sections.CODES)]
+    scattered = [hvd.alltoall_async(part, name=f"{name}.{i}") for i, part in enumerate(whole)]
+    gathered = []
+    for i, (part, handle) in enumerate(zip(whole, scattered, strict=True)):
+        yield handle
+        gathered.append(hvd.allgather_async(part[: len(part) // n], name=f"{name}.{i}.reduced"))
+    yield from gathered
 
 
 class Distributed(Alone):
@@ -94,7 +160,9 @@ def contender(name: str, work: Workload) -> Contender:
     """By the names above."""
     if name == "alone":
         return Alone(work)
-    scheme, _, hook = name.partition(":")
+    scheme, _, rest = name.partition(":")
     if scheme == "ddp":
-        return Distributed(work, hook)
+        return Distributed(work, rest)
+    if scheme == "bare":
+        return Bare(work, Config(**parameters(rest) if rest else {}))
     return Horovod(work, name)

@@ -42,12 +42,12 @@ class Record:
     def turn(self, racer: Contender, steps: int) -> None:
         """Let it train some steps, and note what that took."""
         statistics.reset()
-        hvd.barrier()
+        meet()
         sent, cpu, start = sent_bytes(), time.process_time(), time.perf_counter()
         for _ in range(steps):
             racer.step()
         self.seconds.append((time.perf_counter() - start) / steps)
-        hvd.barrier()
+        meet()
         self.cpu.append((time.process_time() - cpu) / steps)
         self.sent.append((sent_bytes() - sent) / steps)
         self.totals.update(asdict(statistics))
@@ -57,6 +57,14 @@ class Record:
         """Ready for JSON; phases of compression in seconds per step."""
         phases = {phase: self.totals[f"{phase}_seconds"] / self.steps for phase in PHASES}
         return {"seconds": self.seconds, "sent": self.sent, "cpu": fmean(self.cpu), **phases}
+
+
+def meet() -> None:
+    """Wait for all ranks, asleep: Horovod's own waiting spins, on cores that others still need."""
+    handle = hvd.allreduce_async(torch.zeros(1), name="meet")
+    while not hvd.poll(handle):
+        time.sleep(0.001)
+    hvd.synchronize(handle)
 
 
 def sent_bytes() -> int:

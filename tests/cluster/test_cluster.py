@@ -107,6 +107,20 @@ def test_bytes_on_the_wire_and_the_specification_at_200_megabits(needs, tmp_path
     assert found["seconds"] > least, "the slower link needs that long for the plain tensor alone"
 
 
+def test_the_bound_of_a_contest_sends_what_the_compressor_sends(needs, tmp_path):
+    names = ["gqsgd", "gqsgd:bits=5", "gqsgd:levels=exponential,bits=4"]
+    names += [name.replace("gqsgd", "bare") for name in names]
+    turns = ["--rounds", "1", "--steps", "2", "--json", "result.json"]
+    script = [sys.executable, str(ROOT / "benchmarks" / "contest.py"), *turns]
+    finish(start(tmp_path, "--hosts", "2", "--", *script, "--contenders", "alone", *names))
+    results = json.loads((tmp_path / "result.json").read_text())
+    assert results["alone"]["sent"] < 0.01 * results["gqsgd"]["sent"]
+    for name in names[:3]:
+        bare = results[name.replace("gqsgd", "bare")]
+        assert bare["sent"] == pytest.approx(results[name]["sent"], rel=0.03)
+        assert results[name]["encode"] > 0 == bare["encode"]
+
+
 def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
     reason = missing("mpi")
     launchers = ["gloo", "gloo" if reason else "mpi"]

@@ -40,6 +40,7 @@ SLOW = contest(
     none=0.06,
     fp16=0.04,
     gqsgd=0.022,
+    bare=0.021,
     **{"ddp:fp16": 0.05, "gqsgd:bits=5": 0.01, EXPONENTIAL: 0.012},
 )
 
@@ -49,10 +50,12 @@ def test_targets_are_ratios_of_rounds_and_bytes():
     none = found["200 Mb/s: 8-bit, times none"]
     assert none.measured == pytest.approx(60 / 22)
     assert not none.kept
-    assert none.bound == pytest.approx(60 / 20)
+    assert none.bound == pytest.approx(60 / 21)  # that of the same messages
+    assert found["200 Mb/s: 5-bit, times none"].bound is None
     assert found["200 Mb/s: exponential 4-bit, times none"].measured == pytest.approx(5)
     # 10 ms of compute, and 250,000 bytes in another 10
     assert found["200 Mb/s: `gqsgd`, step over its floor"].measured == pytest.approx(1.1)
+    assert found["200 Mb/s: `gqsgd`, step over its floor"].bound == pytest.approx(1.05)
     assert found["bytes on the wire: 8-bit, of none"].measured == 0.25
     assert found["bytes on the wire: 8-bit, of none"].kept
 
