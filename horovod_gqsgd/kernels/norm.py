@@ -53,7 +53,7 @@ def _max1(x):
 
 @serial
 def _max4(a, b, c, d):
-    # Four units at once: four streams, each in memory pages of its own, keep the memory busy.
+    # Four units at once: four streams keep the memory busy.
     ta, tb, tc, td = i32(0), i32(0), i32(0), i32(0)
     for j in range(a.size):
         ta = max(ta, _magnitude(a[j]))
@@ -65,13 +65,17 @@ def _max4(a, b, c, d):
 
 @serial
 def _max_units(x, unit, out, first, last):
-    by_four = first + (min(last, x.size // unit) - first) // 4 * 4
-    for i in range(first, by_four, 4):
+    # Streams that go on from unit to unit, far from one another: memory is read ahead of them.
+    quarter = (min(last, x.size // unit) - first) // 4
+    size = quarter * unit
+    for i in range(first, first + quarter):
         start = i * unit
-        a, b = x[start : start + unit], x[start + unit : start + 2 * unit]
-        c, d = x[start + 2 * unit : start + 3 * unit], x[start + 3 * unit : start + 4 * unit]
-        out[i], out[i + 1], out[i + 2], out[i + 3] = _max4(a, b, c, d)
-    for i in range(max(first, by_four), last):
+        stop = start + unit
+        a, b = x[start:stop], x[start + size : stop + size]
+        c, d = x[start + 2 * size : stop + 2 * size], x[start + 3 * size : stop + 3 * size]
+        tops = _max4(a, b, c, d)
+        out[i], out[i + quarter], out[i + 2 * quarter], out[i + 3 * quarter] = tops
+    for i in range(first + 4 * max(quarter, 0), last):
         out[i] = _max1(x[i * unit : min(x.size, (i + 1) * unit)])
 
 
