@@ -149,8 +149,9 @@ def growth_table(cells: Cells) -> Iterator[str]:
     if not found:
         return
     yield "\nSlope on doubly logarithmic paper between neighbouring sizes: 1 is linear growth, 0"
-    yield "none. The same two cores serve all hosts, one each up to two of them, then less: time"
-    yield "grows with hosts for that alone, and the verdict on hosts is that on CPU time.\n"
+    yield "none. A ring of n hosts has 2·(n − 1) hops, and at each the next host waits for one of"
+    yield "the two cores that all share: on one machine time grows faster than linearly with hosts"
+    yield "for `none` as well, and the verdict on hosts is that on the CPU time of each.\n"
     yield f"| varied | from | to | {heads} |"
     yield "|---|---|---|" + "---|" * (2 * len(names))
     for growth in found:

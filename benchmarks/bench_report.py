@@ -152,7 +152,7 @@ def write_report(
         "The floor of a step is compute alone, and its bytes at line rate. The last column is the "
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
         "same sizes in the same order, norms and then words or codes, and neither makes nor reads "
-        "them. What it does not reach is out of reach on these hosts, were the kernels free.\n",
+        "them. What it does not reach no kernels could, with these messages on these hosts.\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",
     ]
