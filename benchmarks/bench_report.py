@@ -151,8 +151,10 @@ def write_report(
         "\n## Targets\n",
         "The floor of a step is compute alone, and its bytes at line rate. The last column is the "
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
-        "same sizes in the same order, norms and then words or codes, and neither makes nor reads "
-        "them. What it does not reach no kernels could, with these messages on these hosts.\n",
+        "same sizes, norms and then words or codes, and neither makes nor reads them: what these "
+        "messages allow if the kernels were free. Sections of codes it starts all at once, "
+        "`gqsgd` two at a time; other sections would fare better or worse "
+        "([reductions](reductions.md#the-exchange)).\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",
     ]

@@ -75,7 +75,7 @@ def _max_units(x, unit, out, first, last):
         c, d = x[start + 2 * size : stop + 2 * size], x[start + 3 * size : stop + 3 * size]
         tops = _max4(a, b, c, d)
         out[i], out[i + quarter], out[i + 2 * quarter], out[i + 3 * quarter] = tops
-    for i in range(first + 4 * max(quarter, 0), last):
+    for i in range(first + 4 * quarter, last):
         out[i] = _max1(x[i * unit : min(x.size, (i + 1) * unit)])
 
 
