@@ -27,7 +27,7 @@ from horovod_gqsgd.torch import GlobalQSGD
 
 UNLIMITED = 2**62
 KIB = 1024
-SECTIONS = [size * KIB for size in (180, 360, 540, 720, 1080, 2160)]
+SECTIONS = [size * KIB for size in (180, 360, 448, 720, 1080, 2160)]
 
 
 def seconds(gradients: list[torch.Tensor], bits: int, limit: int, size: int) -> float:

@@ -12,7 +12,7 @@ ELEMENTS = 18 * 120 * 1024
 
 #: Bytes of a section of codes, about. In a larger alltoall the three and more transfers that end at
 #: a host share its link unevenly, and the last one is late (docs/reductions.md has the times).
-CODES = 720 * 1024
+CODES = 448 * 1024
 #: Elements that the kernels of exponential levels work on at once.
 RUN = 4096
 
@@ -40,7 +40,7 @@ def code_elements(bits: int) -> int:
     """Elements of a section of codes.
 
     >>> code_elements(8), code_elements(3)
-    (737280, 1966080)
+    (458752, 1220608)
     """
     return CODES * 8 // bits // RUN * RUN
 

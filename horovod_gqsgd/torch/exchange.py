@@ -84,13 +84,13 @@ class Operation:
             self._place.await_here(self._filled)
 
 
-def overlapped(streams: Iterable[Steps]) -> Steps:
-    """Exchanges of the same kind, two at a time: one's kernels run while the other's bytes travel.
+def overlapped(streams: Iterable[Steps], at_once: int = 2) -> Steps:
+    """Exchanges of the same kind, some at a time: one's kernels run while the other's bytes travel.
 
-    More than two Horovod would fuse, and deliver together.
+    More than two allreduces Horovod would fuse, and deliver together.
     """
     rest = iter(streams)
-    waiting = deque((next(stream), stream) for stream in islice(rest, 2))
+    waiting = deque((next(stream), stream) for stream in islice(rest, at_once))
     while waiting:
         handle, stream = waiting.popleft()
         yield handle

@@ -39,10 +39,13 @@ def exponential(
     # Gathered codes have been sent when they are reduced: the result takes their place.
     reduced = codes if small else bucket.buffer("reduced", len(codes), torch.uint8)
     way = _gather if small else _scatter
-    yield from overlapped(
+    sections = bucket.sections("codes", whole=small)
+    exchanges = (
         _section(bucket, codes, reduced, section, way(bucket, codes, reduced, section, name))
-        for section, name in bucket.sections("codes", whole=small)
+        for section, name in sections
     )
+    # All at once: alltoalls are not fused, and each is carried out while others are reduced.
+    yield from overlapped(exchanges, at_once=len(sections))
     bucket.release()
 
 
