@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from virtual_hosts.cores import bandwidth, sweep
 from virtual_hosts.launchers import LAUNCHERS
 from virtual_hosts.network import bits_per_second
 from virtual_hosts.problem import Problem, check_needs
@@ -44,6 +45,18 @@ def host_rate(text: str) -> tuple[str, str]:
     return host, rate(value)
 
 
+def share(text: str) -> float:
+    """Cores of a host, and parts of one."""
+    try:
+        bandwidth(float(text))
+    except ValueError:
+        message = (
+            f"{text!r} is no share of CPU time: e.g. 0.25, a quarter of a core (at least 0.001)"
+        )
+        raise argparse.ArgumentTypeError(message) from None
+    return float(text)
+
+
 def moment(text: str) -> tuple[str, float]:
     """``h2@30``."""
     host, at, seconds = text.partition("@")
@@ -66,6 +79,8 @@ def arguments() -> argparse.Namespace:
         help="of every host's link, in each direction (none: not limited)")  # fmt: skip
     add("--host-rate", type=host_rate, action="append", default=[], metavar="h2=50mbit",
         help="of one host's link; may be given several times")  # fmt: skip
+    add("--cpus", type=share, metavar="0.25",
+        help="CPU time of every host, all its ranks together, in cores (not limited)")  # fmt: skip
     add("--cut", type=moment, action="append", default=[], metavar="h2@30",
         help="pull a host's cable so many seconds after the start")  # fmt: skip
     add("--restore", type=moment, action="append", default=[], metavar="h2@45", help="put it back")
@@ -83,12 +98,15 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def outside() -> int:
+def outside(options: argparse.Namespace) -> int:
     """Run this script again inside a process namespace, and see that it ends with us.
 
-    Its lifeline is a pipe that only we hold open: it closes when we end, for whatever reason.
+    Its lifeline is a pipe that only we hold open: it closes when we end, for whatever reason. What
+    it could not remove, as it was killed, we do, or the next cluster does.
     """
     check_needs()
+    if options.cpus:
+        sweep()
     reading, writing = os.pipe()
     command = [*ISOLATE, sys.executable, __file__, "--lifeline", str(reading), *sys.argv[1:]]
     stop: list[int] = []
@@ -101,6 +119,8 @@ def outside() -> int:
             os.close(writing)
             writing = -1
         time.sleep(0.05)
+    if options.cpus:
+        sweep()
     return 128 + stop[0] if stop else process.returncode
 
 
@@ -109,8 +129,8 @@ def inside(options: argparse.Namespace) -> int:
     rates = dict.fromkeys(options.names, options.rate) | dict(options.host_rate)
     events = [Event(at, host, False) for host, at in options.cut]
     events += [Event(at, host, True) for host, at in options.restore]
-    job = (options.command, rates, options.slots, options.launcher, events, options.lifeline)
-    outcome = run_job(*job)
+    where = (rates, options.cpus, options.slots, options.launcher)
+    outcome = run_job(options.command, *where, events, options.lifeline)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(account(outcome, options, rates), indent=1) + "\n")
@@ -129,7 +149,7 @@ def account(outcome: Outcome, options: argparse.Namespace, rates: dict[str, str]
     }
     return {
         "command": options.command, "launcher": options.launcher, "slots": options.slots,
-        "status": outcome.status, "seconds": outcome.seconds, "hosts": hosts,
+        "cpus": options.cpus, "status": outcome.status, "seconds": outcome.seconds, "hosts": hosts,
     }  # fmt: skip
 
 
@@ -147,7 +167,7 @@ def main() -> int:
     """Outside first, then inside; returns the exit status."""
     options = arguments()
     try:
-        return outside() if options.lifeline is None else inside(options)
+        return outside(options) if options.lifeline is None else inside(options)
     except Problem as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2

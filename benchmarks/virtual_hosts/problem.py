@@ -4,7 +4,10 @@ import os
 import shutil
 import subprocess
 
-TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+TOOLS = {
+    **dict.fromkeys(("ip", "tc"), "iproute2"),
+    **dict.fromkeys(("unshare", "nsenter", "taskset"), "util-linux"),
+}
 
 
 class Problem(Exception):

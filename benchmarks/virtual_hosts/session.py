@@ -6,9 +6,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cores import shares, write_entry
 from .launchers import LAUNCHERS, environment, write_stand_in
 from .network import Network, Traffic
 from .problem import run
@@ -38,14 +40,25 @@ class Outcome:
 def run_job(
     command: Sequence[str],
     rates: dict[str, str],
+    cpus: float | None,
     slots: int,
     launcher: str,
     events: Sequence[Event],
     lifeline: int,
 ) -> Outcome:
-    """Run ``command`` on all hosts until it ends or the other end of ``lifeline`` closes."""
-    with tempfile.TemporaryDirectory(prefix="cluster-") as name, Network.create(rates) as network:
+    """Run ``command`` on all hosts until it ends or the other end of ``lifeline`` closes.
+
+    Each rank enters the share of its host by itself, as launchers start those on their own host
+    without ssh; launchers stay outside of it.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="cluster-") as name,
+        shares(rates, cpus) if cpus else nullcontext() as groups,
+        Network.create(rates) as network,
+    ):
         folder = Path(name)
+        if cpus and groups:
+            command = [str(write_entry(folder, groups, rates, cpus)), *command]
         name_hosts(folder, network)
         write_stand_in(folder, network)
         where = ",".join(f"{host}:{slots}" for host in network.hosts)

@@ -10,13 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from virtual_hosts.cores import hierarchy
 from virtual_hosts.problem import Problem, check_needs
 
 from tests.parallel.job import ENVIRONMENT, ROOT, missing
 
 CLUSTER = [sys.executable, str(ROOT / "benchmarks" / "cluster.py")]
-# A command that tells which network namespace it runs in, in a file named after its host.
-WHERE = 'readlink /proc/self/ns/net > "$(hostname)"'
+# A command that tells which network namespace it runs in, in a file named after its host, and which
+# control groups.
+WHERE = 'cat /proc/self/cgroup > "$(hostname).groups"; readlink /proc/self/ns/net > "$(hostname)"'
+# A command that computes for two seconds, and tells what of that it got.
+BUSY = """
+import json, os, pathlib, time
+start, cpu = time.monotonic(), time.process_time()
+while (end := time.monotonic()) < start + 2:
+    pass
+cores, taken = len(os.sched_getaffinity(0)), time.process_time() - cpu
+told = json.dumps({"start": start, "end": end, "cpu": taken, "cores": cores})
+pathlib.Path(f"{os.uname().nodename}-{os.getpid()}.json").write_text(told)
+"""
 PLAIN = 12_000_000  # bytes of the gradient that `exchange` reduces
 PATIENCE = 60.0  # seconds, for what takes five on an idle machine
 
@@ -30,6 +42,23 @@ def needs():
         check_needs()
     except Problem as problem:
         pytest.skip(str(problem))
+
+
+@pytest.fixture
+def needs_groups(needs):
+    """Skip where hosts cannot have a share of CPU time."""
+    try:
+        hierarchy()
+    except Problem as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture(params=[[], ["--cpus", "0.5"]], ids=["all cores", "a share"])
+def cpus(request, needs):
+    """Options for hosts that share all cores, and for such with a share each."""
+    if request.param:
+        request.getfixturevalue("needs_groups")
+    return request.param
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen:
@@ -77,8 +106,17 @@ def told(folder: Path, *hosts: str) -> set[str]:
     return {(folder / host).read_text().strip() for host in hosts}
 
 
+def groups(folder: Path, *hosts: str) -> set[Path]:
+    """The control groups for CPU time that `WHERE` ran in, of those that clusters make."""
+    lines = [line for host in hosts for line in (folder / f"{host}.groups").read_text().split()]
+    names = {line.split(":", 2)[2].lstrip("/") for line in lines if "/virtual-hosts-" in line}
+    return {hierarchy().root / name for name in names}
+
+
 def nothing_left(folder: Path, *hosts: str) -> bool:
     files = [path for path in (folder / "tmp").iterdir() if path.name.startswith("cluster-")]
+    files += [path for group in groups(folder, *hosts) for path in (group, group.parent)
+              if path.exists()]  # fmt: skip
     return not files and not told(folder, *hosts) & networks_in_use()
 
 
@@ -138,25 +176,78 @@ def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
     assert all(nothing_left(tmp_path / str(i), "h1", "h2") for i in range(2))
 
 
-def test_failure_of_the_job_is_its_status_and_nothing_remains(needs, tmp_path):
-    script = f"{WHERE}; sleep 1; exit 3"
-    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", script)
-    assert "status 1" in finish(job, status=1), "horovodrun's status for any failure"
+@pytest.mark.parametrize("launcher", ["gloo", "mpi"])
+def test_ranks_of_a_host_have_its_share_of_cpu_time_together(needs_groups, tmp_path, launcher):
+    if reason := launcher == "mpi" and missing("mpi"):
+        pytest.skip(reason)
+    options = ["--hosts", "2", "--slots", "2", "--cpus", "0.5", "--launcher", launcher]
+    command = ["sh", "-c", f"{WHERE}; exec python -c '{BUSY}'"]
+    finish(start(tmp_path, *options, "--json", "account.json", "--", *command))
+    assert json.loads((tmp_path / "account.json").read_text())["cpus"] == 0.5
+    assert {group.name for group in groups(tmp_path, "h1", "h2")} == {"h1", "h2"}
+    for host in ("h1", "h2"):
+        ranks = [json.loads(path.read_text()) for path in tmp_path.glob(f"{host}-*.json")]
+        assert [rank["cores"] for rank in ranks] == [1, 1]
+        wall = max(rank["end"] for rank in ranks) - min(rank["start"] for rank in ranks)
+        assert sum(rank["cpu"] for rank in ranks) < 0.55 * wall + 0.05
     assert nothing_left(tmp_path, "h1", "h2")
+
+
+def test_failure_of_the_job_is_its_status_and_nothing_remains(cpus, tmp_path):
+    script = f"{WHERE}; sleep 1; exit 3"
+    job = start(tmp_path, "--hosts", "2", *cpus, "--", "sh", "-c", script)
+    assert "status 1" in finish(job, status=1), "horovodrun's status for any failure"
+    assert len(groups(tmp_path, "h1", "h2")) == (2 if cpus else 0)
+    assert nothing_left(tmp_path, "h1", "h2")
+
+
+# ranks in sessions of their own, which ignore what the launcher may send them
+STUBBORN = ["sh", "-c", f"trap '' TERM INT HUP; {WHERE}; setsid sleep 1000"]
+
+
+def started(folder: Path, *options: str) -> subprocess.Popen:
+    """A cluster of two hosts on which `STUBBORN` runs."""
+    job = start(folder, "--hosts", "2", *options, "--", *STUBBORN)
+    assert until(lambda: (folder / "h1").exists() and (folder / "h2").exists())
+    time.sleep(0.5)
+    return job
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_nothing_remains_of_an_interrupted_job(needs, tmp_path, number, status):
-    # ranks in sessions of their own, which ignore what the launcher may send them
-    stubborn = f"trap '' TERM INT HUP; {WHERE}; setsid sleep 1000"
-    job = start(tmp_path, "--hosts", "2", "--", "sh", "-c", stubborn)
-    assert until(lambda: (tmp_path / "h1").exists() and (tmp_path / "h2").exists())
-    time.sleep(0.5)
+def test_nothing_remains_of_an_interrupted_job(cpus, tmp_path, number, status):
+    job = started(tmp_path, *cpus)
+    assert len(groups(tmp_path, "h1", "h2")) == (2 if cpus else 0)
     job.send_signal(number)
     output = finish(job, status)
     assert until(lambda: nothing_left(tmp_path, "h1", "h2")), output
+
+
+def test_what_remains_where_all_was_killed_at_once_goes_with_the_next_cluster(
+    needs_groups, tmp_path
+):
+    for name in ("killed", "alive", "next"):
+        (tmp_path / name).mkdir()
+    killed = started(tmp_path / "killed", "--cpus", "0.5")
+    killed.send_signal(signal.SIGSTOP)  # so that it does not see its child end
+    [child] = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    killed.kill()
+    finish(killed, -9)
+    assert until(lambda: not told(tmp_path / "killed", "h1", "h2") & networks_in_use())
+    left = groups(tmp_path / "killed", "h1", "h2")
+    assert all(group.exists() for group in left)
+    alive = started(tmp_path / "alive", "--cpus", "0.5")
+    try:
+        assert not any(path.exists() for group in left for path in (group, group.parent))
+        finish(start(tmp_path / "next", "--hosts", "2", "--cpus", "0.5", "--", "true"))
+        used = groups(tmp_path / "alive", "h1", "h2")
+        assert all(group.exists() for group in used), "what is in use is not swept away"
+    finally:
+        alive.terminate()
+        finish(alive, 143)
+    assert nothing_left(tmp_path / "alive", "h1", "h2")
 
 
 def test_a_cable_is_cut_and_restored(needs, tmp_path):
@@ -191,12 +282,30 @@ def test_what_is_missing_is_told(needs, tmp_path, before, message):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [("umount -l", "mount -t cgroup2"), ("mount -o remount,bind,ro", "docker run --privileged")],
+)
+def test_what_is_missing_for_shares_of_cpu_time_is_told(needs_groups, change, message):
+    script = f'{change} {hierarchy().root} && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *CLUSTER]
+    options = ["--hosts", "2", "--cpus", "0.5", "--", "true"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--hosts", "2", "--rate", "fast"], "'fast' is no rate: e.g. 200mbit, 1gbit or none"),
         (["--hosts", "2", "--host-rate", "h2"], "e.g. h2=50mbit"),
         (["--hosts", "2", "--host-rate", "h3=50mbit"], "there is no host 'h3'"),
         (["--hosts", "2", "--cut", "h2"], "e.g. h2@30"),
+        (["--hosts", "2", "--cpus", "0"], "'0' is no share of CPU time: e.g. 0.25"),
+        (["--hosts", "2", "--cpus", "-1"], "'-1' is no share of CPU time: e.g. 0.25"),
+        (["--hosts", "2", "--cpus", "half"], "'half' is no share of CPU time: e.g. 0.25"),
+        (["--hosts", "2", "--cpus", "nan"], "'nan' is no share of CPU time: e.g. 0.25"),
         (["--hosts", "0"], "at least one host"),
     ],
 )
