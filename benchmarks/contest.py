@@ -22,6 +22,7 @@ import horovod.torch as hvd
 import torch
 import torch.distributed as dist
 from contenders import Contender, contender
+from meeting import meet
 from models import MODELS, workload
 
 from horovod_gqsgd.torch import statistics
@@ -57,14 +58,6 @@ class Record:
         """Ready for JSON; phases of compression in seconds per step."""
         phases = {phase: self.totals[f"{phase}_seconds"] / self.steps for phase in PHASES}
         return {"seconds": self.seconds, "sent": self.sent, "cpu": fmean(self.cpu), **phases}
-
-
-def meet() -> None:
-    """Wait for all ranks, asleep: Horovod's own waiting spins, on cores that others still need."""
-    handle = hvd.allreduce_async(torch.zeros(1), name="meet")
-    while not hvd.poll(handle):
-        time.sleep(0.001)
-    hvd.synchronize(handle)
 
 
 def sent_bytes() -> int:

@@ -15,6 +15,7 @@ from statistics import median
 import horovod.torch as hvd
 import torch
 from compressions import compressor
+from meeting import meet
 
 GROUPED = ", 10 groups"
 COMPRESSIONS = ["none", "gqsgd", f"gqsgd{GROUPED}", "gqsgd:levels=exponential,bits=4"]
@@ -26,7 +27,7 @@ def exchange(tensors: list[torch.Tensor], name: str) -> tuple[float, float]:
     Or in ten groups, as with ``hvd.DistributedOptimizer(groups=10)``.
     """
     compression = compressor(name.removesuffix(GROUPED))
-    hvd.barrier()
+    meet()
     start, cpu = time.perf_counter(), time.process_time()
     compressed = [compression.compress(tensor)[0] for tensor in tensors]
     if name.endswith(GROUPED):
