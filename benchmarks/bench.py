@@ -52,6 +52,7 @@ class Cell:
     hosts: int
     rate: str
     command: list[str]
+    cpus: float | None = None  # of each host, in cores
 
 
 def contests(quick: bool, hosts: int) -> Iterator[Cell]:
@@ -79,14 +80,21 @@ def pairs() -> Iterator[Cell]:
 
 
 def growth() -> Iterator[Cell]:
-    """Hosts, parameters and tensors, one of them varied at a time."""
-    cases = [(hosts, 10, 100) for hosts in (2, 4, 8)]
-    cases += [(4, 1, 100), (4, 100, 100), (4, 10, 10), (4, 10, 1000)]
-    for hosts, millions, tensors in cases:
+    """Hosts, parameters and tensors, one of them varied at a time.
+
+    Where hosts are varied each has its share of the cores, however many there are; eight of them
+    share out two.
+    """
+    share = 0.25
+    cases: list[tuple[int, float | None, int, int]]
+    cases = [(hosts, share, 10, 100) for hosts in (2, 4, 8)]
+    sizes = [(10, 100), (1, 100), (100, 100), (10, 10), (10, 1000)]
+    cases += [(4, None, millions, tensors) for millions, tensors in sizes]
+    for hosts, cpus, millions, tensors in cases:
         command = ["growth.py", "--millions", str(millions), "--tensors", str(tensors)]
-        yield Cell(
-            f"growth, {hosts} hosts, {millions} M, {tensors} tensors", hosts, "none", command
-        )
+        where = f"{hosts} hosts of {cpus} cores" if cpus else f"{hosts} hosts"
+        key = f"growth, {where}, {millions} M, {tensors} tensors"
+        yield Cell(key, hosts, "none", command, cpus)
 
 
 def memory() -> Iterator[Cell]:
@@ -102,9 +110,10 @@ def run(cell: Cell, say: Callable[[str], None]) -> object:
     with tempfile.TemporaryDirectory() as folder:
         result, account = Path(folder, "result.json"), Path(folder, "account.json")
         script, *rest = cell.command
+        share = ["--cpus", str(cell.cpus)] if cell.cpus else []
         command = [
             sys.executable, str(HERE / "cluster.py"), "--hosts", str(cell.hosts),
-            "--rate", cell.rate, "--json", str(account), "--",
+            "--rate", cell.rate, *share, "--json", str(account), "--",
             sys.executable, str(HERE / script), "--json", str(result), *rest,
         ]  # fmt: skip
         output = []
@@ -187,8 +196,9 @@ def measure(
             progress.update(bar, description=cell.key, said="starting")
             result = run(cell, lambda text: progress.update(bar, said=text))
             found[cell.key] = {
-                "result": result, "hosts": cell.hosts, "rate": cell.rate, "command": cell.command,
-                "date": time.strftime("%Y-%m-%d"), "machine": machine(), "commit": commit(),
+                "result": result, "hosts": cell.hosts, "rate": cell.rate, "cpus": cell.cpus,
+                "command": cell.command, "date": time.strftime("%Y-%m-%d"), "machine": machine(),
+                "commit": commit(),
             }  # fmt: skip
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".partial")

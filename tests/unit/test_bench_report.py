@@ -107,16 +107,23 @@ def test_memory_without_none_is_told_without_a_comparison():
 
 
 def growth_cells(power: float, cpu: float = 0) -> dict[str, dict]:
-    """Time grows with hosts^power, CPU time with hosts^cpu; with tensors neither does."""
+    """Time grows with hosts^power, CPU time with hosts^cpu; with tensors neither does.
+
+    Without a share of the cores everything takes a third.
+    """
+    shared = [(4, " of 0.25 cores", 100), (2, " of 0.25 cores", 100), (8, " of 0.25 cores", 100)]
     return {
-        f"growth, {hosts} hosts, 10 M, {tensors} tensors": {
+        f"growth, {hosts} hosts{share}, 10 M, {tensors} tensors": {
             **COMMON,
             "result": {
-                "none": {"seconds": 0.01 * hosts**2, "cpu": 0.05},
-                "gqsgd": {"seconds": 0.01 * hosts**power, "cpu": 0.05 * hosts**cpu},
+                name: {kind: taken / (1 if share else 3) for kind, taken in costs.items()}
+                for name, costs in (
+                    ("none", {"seconds": 0.01 * hosts**2, "cpu": 0.05}),
+                    ("gqsgd", {"seconds": 0.01 * hosts**power, "cpu": 0.05 * hosts**cpu}),
+                )
             },
         }
-        for hosts, tensors in ((4, 100), (2, 100), (8, 100), (4, 1000))
+        for hosts, share, tensors in (*shared, (4, "", 100), (4, "", 1000))
     }
 
 
@@ -131,15 +138,38 @@ def test_slopes_between_neighbouring_sizes_are_the_powers():
     assert all(cpu == pytest.approx(0) for g in found for _, cpu in g.slopes.values())
 
 
-def test_growth_is_told_to_be_linear_only_where_it_is():
-    # that Horovod itself grows faster, without compression, is not ours to promise; nor is the time
-    # of hosts that share the cores of one machine
-    assert all(target.kept for target in growth_targets(growth_cells(1.5)))
-    linear, faster = ("\n".join(growth_table(growth_cells(1.5, cpu))) for cpu in (1, 1.5))
-    assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.50 | 1.00 |" in linear
+@pytest.mark.parametrize(("power", "cpu"), [(1.5, 0), (0.5, 1.5)])
+def test_growth_is_told_to_be_linear_only_where_it_is(power, cpu):
+    # that Horovod itself grows faster, without compression, is not ours to promise
+    assert all(target.kept for target in growth_targets(growth_cells(1, 1)))
+    linear = "\n".join(growth_table(growth_cells(1, 0)))
+    assert "| hosts | 2 | 4 | 2.00 | 0.00 | 1.00 | 0.00 |" in linear
     assert "No term grows faster than linearly" in linear
-    assert "growth with hosts: `gqsgd`, steepest slope of CPU time 1.50" in faster
+    faster = "\n".join(growth_table(growth_cells(power, cpu)))
+    assert "growth with hosts: `gqsgd`, steepest slope 1.50 (slope at most 1.1)" in faster
     assert "No term" not in faster
+
+
+def test_hosts_that_share_all_cores_are_not_compared():
+    cells = {key.replace(" of 0.25 cores", ""): cell for key, cell in growth_cells(1.5).items()}
+    assert [growth.varied for growth in growths(cells)] == ["tensors"]
+    assert all(target.kept for target in growth_targets(cells))
+
+
+def test_growth_with_hosts_is_measured_at_equal_shares_of_the_cores():
+    shares: dict[float | None, set[int]] = {}
+    for cell in bench.growth():
+        shares.setdefault(cell.cpus, set()).add(cell.hosts)
+        assert f"{cell.hosts} hosts{f' of {cell.cpus} cores' if cell.cpus else ''}," in cell.key
+    assert shares == {0.25: {2, 4, 8}, None: {4}}
+    cells = {cell.key: growth_cells(1).popitem()[1] for cell in bench.growth()}
+    assert len(cells) == 8
+    found = [(g.varied, g.low, g.high) for g in growths(cells)]
+    assert found == [
+        ("hosts", 2, 4), ("hosts", 4, 8),
+        ("parameters", 1, 10), ("parameters", 10, 100),
+        ("tensors", 10, 100), ("tensors", 100, 1000),
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -197,6 +227,10 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
             "result": {"peak": 2**29 + 2**24, "compressed": 2**20},
         },
         "growth, 4 hosts, 10 M, 100 tensors": {"command": ["growth.py"], "result": growth},
+        "growth, 8 hosts of 0.25 cores, 10 M, 100 tensors": {
+            "command": ["growth.py"],
+            "result": growth,
+        },
     }
     found = {key: {**COMMON, **cell} for key, cell in cells.items()}
     told = write_report(found, tmp_path, False, ["resnet50, none"])
@@ -206,7 +240,8 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
     assert "Measured 2026-01-01 at abc1234 on a machine." in page
     assert "| `gqsgd` | 22 | 2.73 | 0.25 |" in page
     assert f"| embedding | `{EXPONENTIAL}` | 528 | +16 | 65 |" in page
-    assert "| 4 | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
+    assert "| 4 | all | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
+    assert "| 8 | 0.25 | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
     for kind in ("times", "bytes", "split"):
         assert (tmp_path / f"benchmark-{kind}.png").stat().st_size > 5_000
     assert (tmp_path / "benchmark.json").exists()
