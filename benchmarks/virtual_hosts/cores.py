@@ -135,9 +135,10 @@ def shares(hosts: Iterable[str], cpus: float) -> Iterator[Path]:
 def cores_of(hosts: Iterable[str], cpus: float, cores: Sequence[int]) -> dict[str, Sequence[int]]:
     """Where each host may run: on one core if its share is no more, dealt out in turn.
 
-    The kernel hands a share to cores in slices of 5 ms. Where that is all there is, a thread that
-    polls on one core leaves nothing for the thread it waits for on another: stock Horovod took ten
-    times as long on 4 hosts of 0.25 cores. On one core threads take turns.
+    On two cores, stock Horovod took five to ten times as long on 4 hosts of 0.25 cores. Probably
+    since the kernel hands a share to cores in slices of 5 ms, more than there is in a period: a
+    thread that polls on one core leaves nothing for the one it waits for on the other. On one core
+    threads take turns.
 
     >>> cores_of(["h1", "h2", "h3"], 0.5, [0, 1])
     {'h1': [0], 'h2': [1], 'h3': [0]}
