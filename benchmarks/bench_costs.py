@@ -172,8 +172,7 @@ def growth_table(cells: Cells) -> Iterator[str]:
     yield "none. On hosts with a share, time is about CPU time over share, and more where they wait"
     yield "for one another. `none` waits as stock Horovod does, which polls: that takes more of a"
     yield "share in one case than in another, so that its slopes with hosts do not tell what its"
-    yield "messages cost. GlobalQSGD waits asleep. Where shares fill all cores, hosts are held back"
-    yield "by one another rather than by their limits, and by what launcher and kernel take.\n"
+    yield "messages cost. GlobalQSGD waits asleep.\n"
     yield f"| varied | from | to | {heads} |"
     yield "|---|---|---|" + "---|" * (2 * len(names))
     for growth in found:

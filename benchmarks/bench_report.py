@@ -152,9 +152,8 @@ def write_report(
         "The floor of a step is compute alone, and its bytes at line rate. The last column is the "
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
         "same sizes, norms and then words or codes, and neither makes nor reads them: what these "
-        "messages allow if the kernels were free. Sections of codes it starts all at once, "
-        "`gqsgd` two at a time; other sections would fare better or worse "
-        "([reductions](reductions.md#the-exchange)).\n",
+        "messages allow if the kernels were free; other sections of codes would fare better or "
+        "worse ([reductions](reductions.md#the-exchange)).\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",
     ]

@@ -9,7 +9,7 @@ from numba.extending import overload
 from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import scalars
 from horovod_gqsgd.kernels.jit import serial
-from horovod_gqsgd.kernels.scalars import i32
+from horovod_gqsgd.kernels.scalars import f32, i32
 
 
 class Octave1(NamedTuple):
@@ -60,6 +60,11 @@ def code_of(base, x, scale, dither):
     raise NotImplementedError("only inside kernels")
 
 
+def code_of_sum(base, total, scale, dither):
+    """The same of a sum of integer levels."""
+    raise NotImplementedError("only inside kernels")
+
+
 def value_of(base, code):
     """The float32 level of a code."""
     raise NotImplementedError("only inside kernels")
@@ -75,6 +80,14 @@ def _code_of(base, x, scale, dither):
     function = scalars.CODE_OF[octave_of(base)]
     return lambda base, x, scale, dither: function(
         x, scale, dither, base.last, base.smallest, base.share_scale
+    )
+
+
+@overload(code_of_sum)
+def _code_of_sum(base, total, scale, dither):
+    function = scalars.CODE_OF_SUM[octave_of(base)]
+    return lambda base, total, scale, dither: function(
+        f32(total), scale, dither, base.last, base.smallest, base.share_scale
     )
 
 

@@ -8,17 +8,20 @@ import numpy as np
 from numba import prange
 
 from horovod_gqsgd.exponential import UNIT, scale_for
-from horovod_gqsgd.kernels.bases import base_of, code_of
+from horovod_gqsgd.kernels.bases import base_of, code_of_sum
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
-from horovod_gqsgd.kernels.level_sums import GROUP, WIDTH, group_sums, level_sums
-from horovod_gqsgd.kernels.scalars import f32, hash32, i32, inline, u32
+from horovod_gqsgd.kernels.level_sums import (
+    GROUP,
+    SHORT,
+    SHORT_LAST,
+    SHORT_ROWS,
+    WIDTH,
+    group_sums,
+    level_sums,
+)
+from horovod_gqsgd.kernels.scalars import f32, hash32, i32, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
-
-#: Levels 2^0 … 2^-20 are integers of the short sums, of which int32 holds so many.
-SHORT = 20
-SHORT_LAST = SHORT + 1
-SHORT_ROWS = 2**10
 
 
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
@@ -32,54 +35,21 @@ def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
     run(rows, n, stride, packed, size, start, scale, base_of(levels), keys)
 
 
-@inline
-def _short(code):
-    """``±2^(20 − k)`` of an 8-bit code with index k + 1; zero, whose k wraps, is shifted out."""
-    signed = i32(np.int8(code))
-    top = i32(i32(signed & i32(-2 << SHORT)) + i32(1 << SHORT))
-    return i32(top >> i32(i32(signed - i32(1)) & i32(31)))
-
-
-@inline
-def _short4(a, b, c, d):
-    return i32(i32(_short(a) + _short(b)) + i32(_short(c) + _short(d)))
-
-
-@inline
+@serial
 def _largest(a, b, c, d):
-    """The largest index among four 8-bit codes."""
-    last = np.uint8(127)
-    left = max(np.uint8(a & last), np.uint8(b & last))
-    return max(left, max(np.uint8(c & last), np.uint8(d & last)))
-
-
-@serial
-def _short_add(a, b, c, d, sums):
-    """Returns the largest index, up to which the sums are right: to look first costs more."""
-    top = np.uint8(0)
-    for j in range(sums.size):
-        top = max(top, _largest(a[j], b[j], c[j], d[j]))
-        sums[j] = i32(sums[j] + _short4(a[j], b[j], c[j], d[j]))
-    return top
-
-
-@serial
-def _short_mean(a, b, c, d, scale, codes, first, key, base):
-    """Up to four rows: sum and rounding in one loop, which is what few workers need."""
+    """The largest index among 8-bit codes of four rows."""
     wide()
-    k0, k1, _k2, _k3 = key
-    top = np.uint8(0)
-    for j in range(codes.size):
-        top = max(top, _largest(a[j], b[j], c[j], d[j]))
-        total = _short4(a[j], b[j], c[j], d[j])
-        random = hash32(u32(first + u32(j)), k0, k1)
-        codes[j] = code_of(base, f32(total), scale, random)
+    top, last = np.uint8(0), np.uint8(127)
+    for j in range(a.size):
+        left = max(np.uint8(a[j] & last), np.uint8(b[j] & last))
+        right = max(np.uint8(c[j] & last), np.uint8(d[j] & last))
+        top = max(top, max(left, right))
     return top
 
 
 @serial
 def _add(a, b, c, d, sums, base):
-    """Integer levels of four rows: added to float64 ``sums``, or float32 ones set to them."""
+    """Integer levels of four rows, added to ``sums`` or, if these are float32, in their place."""
     whole = a.size & -WIDTH
     for j in range(0, whole, WIDTH):
         level_sums(a, b, c, d, j, sums, base)
@@ -100,7 +70,7 @@ def _round(sums, scale, codes, first, key, base):
     k0, k1, _k2, _k3 = key
     for j in range(codes.size):
         random = hash32(u32(first + u32(j)), k0, k1)
-        codes[j] = code_of(base, f32(sums[j]), scale, random)
+        codes[j] = code_of_sum(base, sums[j], scale, random)
 
 
 @serial
@@ -131,18 +101,6 @@ def _sum(rows, n, stride, at, end, stage, sums, floats, base):
 
 
 @serial
-def _short_row(rows, n, stride, i, at, end, stage, bits):
-    """As `_row`, with the sign where it is in codes of 8 bits."""
-    codes = _row(rows, n, stride, i, at, end, stage, bits)
-    if bits < 8 and i < n:
-        last = np.uint8((1 << bits - 1) - 1)
-        for j in range(end - at):  # which are in the stage
-            sign = np.uint8(128) if stage[j] > last else np.uint8(0)
-            stage[j] = np.uint8(np.uint8(stage[j] & last) | sign)
-    return codes
-
-
-@serial
 def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     stage, codes, bits = np.empty((4, STAGE), np.uint8), np.empty(STAGE, np.uint8), base.bits
     short, sums, floats = np.empty(STAGE, i32), np.empty(STAGE), np.empty(STAGE, f32)
@@ -153,21 +111,19 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
         key, first = row(keys, start + at), u32(start + at)
         mine = result(packed, at, end, codes, bits)
         top = np.uint8(0)
-        if n > 4:
-            short[:] = 0
+        short[:] = 0
         for i in range(0, n, 4):
-            a = _short_row(rows, n, stride, i, at, end, stage[0], bits)
-            b = _short_row(rows, n, stride, i + 1, at, end, stage[1], bits)
-            c = _short_row(rows, n, stride, i + 2, at, end, stage[2], bits)
-            d = _short_row(rows, n, stride, i + 3, at, end, stage[3], bits)
-            if n <= 4:
-                top = _short_mean(a, b, c, d, short_scale, mine, first, key, base)
-            else:
-                top = max(top, _short_add(a, b, c, d, short[: end - at]))
+            a = _row(rows, n, stride, i, at, end, stage[0], bits)
+            b = _row(rows, n, stride, i + 1, at, end, stage[1], bits)
+            c = _row(rows, n, stride, i + 2, at, end, stage[2], bits)
+            d = _row(rows, n, stride, i + 3, at, end, stage[3], bits)
+            _add(a, b, c, d, short, base)
+            if bits == 8:
+                top = max(top, _largest(a, b, c, d))
         if top > SHORT_LAST:
             _sum(rows, n, stride, at, end, stage, sums, floats, base)
             _round(floats, scale, mine, first, key, base)
-        elif n > 4:
+        else:
             _round(short, short_scale, mine, first, key, base)
         store(codes, packed, at, end, bits)
         at = end

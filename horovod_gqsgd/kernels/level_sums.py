@@ -1,4 +1,7 @@
-"""Sums of integer levels, of four rows at a time, written as LLVM vectors; two ways to them.
+"""Sums of integer levels, of four rows at a time, written as LLVM vectors.
+
+Where all levels are powers of two from 2^-20 up, 2^20 is the level 1, and int32 holds the sums.
+Otherwise it is 2^40, and there are two ways.
 
 By exponents: a level ``2^40·b^-k`` is a float64 whose exponent falls by one every ``octave``
 indices: its bits are an entry of a table that the low bits of the index choose, less the index
@@ -7,8 +10,8 @@ instruction for it. Levels are rounded to integers before they are added, and fl
 sums.
 
 By bytes, in little more than half of the time, where the CPU looks 64 bytes up at once (AVX-512
-VBMI): a table of 128 entries for each of the six bytes of a level. Bytes of the four rows lie side
-by side, and one instruction (VNNI) adds them with their signs.
+VBMI): a table of 128 entries for each of the six bytes of a level, three if it is short. Bytes of
+the four rows lie side by side, and one instruction (VNNI) adds them with their signs.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from horovod_gqsgd.kernels.bases import octave_of
 WIDTH, GROUP = 16, 8
 #: So many rows have sums that float64 holds.
 MOST_ROWS = 2 ** (53 - UNIT)
+#: The level 1 in short sums, as a power of two; the last index they know; rows that int32 holds.
+SHORT = 20
+SHORT_LAST, SHORT_ROWS = SHORT + 1, 2 ** (30 - SHORT)
 
 _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 _BYTES, _WORDS, _DOUBLES = (ir.VectorType(item, GROUP) for item in (_I8, _I64, ir.DoubleType()))
@@ -106,40 +112,64 @@ def _by_exponents(
     return functools.reduce(builder.fadd, levels)
 
 
-def _byte_tables(octave: int) -> np.ndarray:
-    """Uint8[6, 128]: the bytes of the levels of all indices, the lowest first."""
-    levels = Levels(8, octave).integers.astype("<i8")
-    return levels.view(np.uint8).reshape(-1, 8)[:, :6].T
+def _by_shifts(builder: ir.IRBuilder, rows: Sequence[ir.Value], last: ir.Value) -> ir.Value:
+    """Short sums of some codes of every row."""
+    codes = rows[0].type
+    words = ir.VectorType(_I32, codes.count)
+    last = _repeat(builder, last, codes.count)
+    total = _all(words, 0)
+    for row in rows:
+        down = builder.sub(builder.and_(row, last), _all(codes, 1))  # which wraps for zero
+        few = builder.icmp_unsigned("<", down, _all(codes, 31))
+        down = builder.zext(builder.select(few, down, _all(codes, 31)), words)
+        negative = builder.sext(builder.icmp_unsigned(">", row, last), words)
+        one = builder.add(builder.and_(negative, _all(words, -2 << SHORT)), _all(words, 1 << SHORT))
+        total = builder.add(total, builder.ashr(one, down))
+    return total
+
+
+def _byte_tables(levels: np.ndarray, count: int) -> np.ndarray:
+    """Uint8[count, 128]: the lowest bytes of integer levels, by their index."""
+    return levels.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :count].T
+
+
+def _side_by_side(
+    builder: ir.IRBuilder, rows: Sequence[ir.Value], last: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Indices and signs, ±1, of sixteen codes of four rows, those of one element together."""
+    a, b, c, d = rows
+    left, right = (_shuffle(builder, *pair, range(2 * WIDTH)) for pair in ((a, b), (c, d)))
+    together = np.arange(4 * WIDTH).reshape(4, WIDTH).T.ravel().tolist()
+    codes = _shuffle(builder, left, right, together)
+    last = _repeat(builder, last, 4 * WIDTH)
+    negative = builder.icmp_unsigned(">", codes, last)
+    signs = builder.select(negative, _all(codes.type, -1), _all(codes.type, 1))
+    return builder.and_(codes, last), signs
 
 
 def _by_bytes(
-    builder: ir.IRBuilder, octave: int, rows: Sequence[ir.Value], last: ir.Value, kind: ir.Type
+    builder: ir.IRBuilder, tables: np.ndarray, index: ir.Value, signs: ir.Value
 ) -> ir.Value:
-    """Sums of sixteen codes of four rows, as floats of a ``kind``."""
-    table = ir.VectorType(_I8, 64)
+    """Int32 sums of sixteen elements, whose levels consist of up to three bytes."""
+    integers = ir.VectorType(_I32, WIDTH)
+    total = _all(integers, 0)
+    for entries in tables[::-1]:
+        low, high = (ir.Constant(index.type, half.tolist()) for half in np.split(entries, 2))
+        found = _call(builder, "llvm.x86.avx512.vpermi2var.qi.512", index.type, low, index, high)
+        # int32 in the place of four bytes, as LLVM 14 has it; newer ones read it so
+        fours = (builder.bitcast(item, integers) for item in (found, signs))
+        total = builder.shl(total, _all(integers, 8))
+        total = _call(builder, "llvm.x86.avx512.vpdpbusd.512", integers, total, *fours)
+    return total
+
+
+def _long_by_bytes(
+    builder: ir.IRBuilder, octave: int, index: ir.Value, signs: ir.Value, kind: ir.Type
+) -> ir.Value:
+    """The same of levels of six bytes, as floats of a ``kind``."""
     integers, floats = (ir.VectorType(item, WIDTH) for item in (_I32, kind))
-    a, b, c, d = rows
-    left, right = (_shuffle(builder, *pair, range(2 * WIDTH)) for pair in ((a, b), (c, d)))
-    side_by_side = np.arange(4 * WIDTH).reshape(4, WIDTH).T.ravel().tolist()
-    codes = _shuffle(builder, left, right, side_by_side)
-    last = _repeat(builder, last, 64)
-    index = builder.and_(codes, last)
-    negative = builder.icmp_unsigned(">", codes, last)
-    signs = builder.select(negative, _all(table, -1), _all(table, 1))
-
-    def part(tables: np.ndarray) -> ir.Value:
-        """Sums of three bytes of the levels, the highest first."""
-        total = _all(integers, 0)
-        for entries in tables[::-1]:
-            low, high = (ir.Constant(table, half.tolist()) for half in np.split(entries, 2))
-            found = _call(builder, "llvm.x86.avx512.vpermi2var.qi.512", table, low, index, high)
-            # int32 in the place of four bytes, as LLVM 14 has it; newer ones read it so
-            fours = (builder.bitcast(item, integers) for item in (found, signs))
-            total = builder.shl(total, _all(integers, 8))
-            total = _call(builder, "llvm.x86.avx512.vpdpbusd.512", integers, total, *fours)
-        return total
-
-    low, high = map(part, np.split(_byte_tables(octave), 2))
+    tables = np.split(_byte_tables(Levels(8, octave).integers, 6), 2)
+    low, high = (_by_bytes(builder, half, index, signs) for half in tables)
     # 24 bits in the lower part: both are exact as float32, and their sum is rounded once.
     high = builder.add(high, builder.ashr(low, _all(integers, 24)))
     low = builder.and_(low, _all(integers, 2**24 - 1))
@@ -149,7 +179,7 @@ def _by_bytes(
 
 def _add_levels(width: int, a: Any, b: Any, c: Any, d: Any, sums: Any, base: Any) -> Any:
     """Signature and code of the intrinsics below."""
-    octave, once = octave_of(base), sums.dtype == types.float32
+    octave, short, once = octave_of(base), sums.dtype == types.int32, sums.dtype == types.float32
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         features = set(context.codegen().magic_tuple()[2].split(","))
@@ -162,19 +192,27 @@ def _add_levels(width: int, a: Any, b: Any, c: Any, d: Any, sums: Any, base: Any
             start = builder.gep(array.data, [builder.add(arguments[4], _I64(at))])
             return builder.bitcast(start, kind.as_pointer())
 
-        count, kind = WIDTH if by_bytes else GROUP, context.get_value_type(sums.dtype)
+        def added(rows: Sequence[ir.Value]) -> ir.Value:
+            if by_bytes:
+                index, signs = _side_by_side(builder, rows, last)
+                if short:
+                    tables = _byte_tables(Levels(8, 1).integers >> UNIT - SHORT, 3)
+                    return _by_bytes(builder, tables, index, signs)
+                return _long_by_bytes(builder, octave, index, signs, kind)
+            if short:
+                return _by_shifts(builder, rows, last)
+            total = _by_exponents(builder, octave, rows, last, "+avx512f" in features)
+            return builder.fptrunc(total, ir.VectorType(kind, count)) if once else total
+
+        count = width if by_bytes or short else GROUP
+        kind = context.get_value_type(sums.dtype)
         for at in range(0, width, count):
             codes = ir.VectorType(_I8, count)
-            rows = [builder.load(place(i, at, codes), align=1) for i in range(4)]
-            if by_bytes:
-                total = _by_bytes(builder, octave, rows, last, kind)
-            else:
-                total = _by_exponents(builder, octave, rows, last, "+avx512f" in features)
-                if once:
-                    total = builder.fptrunc(total, ir.VectorType(kind, count))
+            total = added([builder.load(place(i, at, codes), align=1) for i in range(4)])
             where = place(5, at, total.type)
             if not once:
-                total = builder.fadd(builder.load(where, align=8), total)
+                add = builder.add if short else builder.fadd
+                total = add(builder.load(where, align=4), total)
             builder.store(total, where, align=4)
         return context.get_dummy_value()
 
@@ -185,7 +223,7 @@ def _add_levels(width: int, a: Any, b: Any, c: Any, d: Any, sums: Any, base: Any
 def level_sums(typing_context, a, b, c, d, at, sums, base):
     """Sum the integer levels of codes ``at`` … ``at + 15`` of four rows.
 
-    Float64 ``sums`` are added to, float32 ones are set.
+    Float64 ``sums`` are added to, float32 ones are set. Int32 ones are short, and added to.
     """
     return _add_levels(WIDTH, a, b, c, d, sums, base)
 

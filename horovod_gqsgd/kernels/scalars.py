@@ -233,7 +233,9 @@ def level_bits4(index):
     return u32(u32(u32(i32(127) + i32(down >> i32(2))) << u32(23)) + mantissa)
 
 
-def _code_function(between):
+def _code_function(between, least):
+    """``least``: the float bits below which a number counts as 0."""
+
     @inline
     def code_of(x, scale, dither, last, smallest, share_scale):
         """The code of ``x·scale/2^24``; see `exponential.Levels.encode_scaled`."""
@@ -241,7 +243,7 @@ def _code_function(between):
         negative = u32(i32(bits) >> i32(31))  # all ones or none
         dither = u32(dither ^ negative)
         magnitude = u32(bits & MAGNITUDE)
-        magnitude = magnitude if magnitude >= u32(1 << 23) else u32(0)
+        magnitude = magnitude if magnitude >= least else u32(0)
         product = f32(float_of(magnitude) * scale)
         scaled = max(min(bits_of(product), ONE_BITS), smallest)
         code = u32(u32(between(scaled, dither)) + u32(negative & u32(last + i32(1))))
@@ -314,7 +316,10 @@ def level_integer4(index):
 
 
 #: By levels per octave.
-CODE_OF = {1: _code_function(between1), 2: _code_function(between2), 4: _code_function(between4)}
+BETWEEN = {1: between1, 2: between2, 4: between4}
+CODE_OF = {octave: _code_function(between, u32(1 << 23)) for octave, between in BETWEEN.items()}
+#: Of whole numbers, none of which is subnormal.
+CODE_OF_SUM = {octave: _code_function(between, u32(0)) for octave, between in BETWEEN.items()}
 VALUE_OF = {
     1: _value_function(level_bits1),
     2: _value_function(level_bits2),

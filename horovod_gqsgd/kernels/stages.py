@@ -3,8 +3,8 @@
 from horovod_gqsgd.kernels.exponential import pack, unpack
 from horovod_gqsgd.kernels.jit import serial
 
-#: Codes a stage: the sums of them, 8 bytes each, stay in the first cache.
-STAGE = 2048
+#: Codes a stage: the sums of four rows, 4 bytes each, stay in the first cache.
+STAGE = 4096
 
 
 @serial

@@ -161,7 +161,7 @@ def test_growth_with_hosts_is_measured_at_equal_shares_of_the_cores():
     for cell in bench.growth():
         shares.setdefault(cell.cpus, set()).add(cell.hosts)
         assert f"{cell.hosts} hosts{f' of {cell.cpus} cores' if cell.cpus else ''}," in cell.key
-    assert shares == {0.25: {2, 4, 8}, None: {4}}
+    assert shares == {0.2: {2, 4, 8}, None: {4}}
     cells = {cell.key: growth_cells(1).popitem()[1] for cell in bench.growth()}
     assert len(cells) == 8
     found = [(g.varied, g.low, g.high) for g in growths(cells)]
