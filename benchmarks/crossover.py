@@ -7,8 +7,7 @@ Every rank starts as many tensors of one size at once as a backward pass would, 
 What takes turns is compared by medians, of the slowest rank. The limit is
 `horovod_gqsgd.shards.GATHER_LIMIT`, in bytes of codes of all ranks together. ``--sections`` instead
 compares sizes of the sections in which a tensor of so many million elements travels with 4 bits,
-`horovod_gqsgd.sections.CODES`; and with them Horovod's alltoalls and allgathers of as many bytes,
-all started at once, with nothing to compute and nothing to wait for in between.
+`horovod_gqsgd.sections.CODES`.
 """
 
 import argparse
@@ -19,6 +18,7 @@ from statistics import median
 
 import horovod.torch as hvd
 import torch
+from meeting import meet
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +35,7 @@ def seconds(gradients: list[torch.Tensor], bits: int, limit: int, size: int) -> 
     shards.GATHER_LIMIT, sections.CODES = limit, size
     name = f"{len(gradients[0])}.{limit}.{size}"
     compression = GlobalQSGD(levels="exponential", bits=bits)
-    hvd.barrier()
+    meet()
     start = time.perf_counter()
     handles = []
     for i, gradient in enumerate(gradients):
@@ -44,23 +44,6 @@ def seconds(gradients: list[torch.Tensor], bits: int, limit: int, size: int) -> 
     for handle in handles:
         hvd.synchronize(handle)
     return (time.perf_counter() - start) / len(gradients)
-
-
-def bare_seconds(size: int, total: int) -> float:
-    """Time of Horovod's own collectives, for ``total`` bytes in sections of ``size``."""
-    n = hvd.size()
-    parts = [torch.zeros(min(size, total - at) // n * n).byte() for at in range(0, total, size)]
-    hvd.barrier()
-    start = time.perf_counter()
-    handles = []
-    for i, part in enumerate(parts):
-        splits = torch.full((n,), len(part) // n, dtype=torch.int32)
-        handles.append(hvd.alltoall_async(part, splits, name=f"bare.{size}.{i}"))
-    for i, part in enumerate(parts):
-        handles.append(hvd.allgather_async(part[: len(part) // n], name=f"bare.{size}.{i}.all"))
-    for handle in handles:
-        hvd.synchronize(handle)
-    return time.perf_counter() - start
 
 
 def compare(ways: Sequence[Callable[[], float]], repeats: int) -> list[str]:
@@ -92,11 +75,9 @@ def main() -> None:
         elements = int(1e6 * arguments.sections)
         gradients = [torch.randn(elements)]
         ways = [partial(seconds, gradients, 4, 0, size) for size in SECTIONS]
-        ways += [partial(bare_seconds, size, elements // 2) for size in SECTIONS]
-        table = Table("section", "ms", "bare", title=f"{n} ranks: {elements:,} elements of 4 bits")
-        times = compare(ways, repeats)
-        for i, size in enumerate(SECTIONS):
-            table.add_row(f"{size // KIB} KiB", times[i], times[i + len(SECTIONS)])
+        table = Table("section", "ms", title=f"{n} ranks: {elements:,} elements of 4 bits")
+        for size, taken in zip(SECTIONS, compare(ways, repeats), strict=True):
+            table.add_row(f"{size // KIB} KiB", taken)
     else:
         title = f"{n} ranks, {arguments.tensors} tensors at a time: milliseconds a tensor"
         table = Table("codes × n", "allgather", "alltoall + allgather", title=title)
