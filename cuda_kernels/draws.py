@@ -1,7 +1,8 @@
 """Dither inside CUDA kernels: every kernel is made for one kind of rounding.
 
 Keys come from a device array that `prepare` fills: π(rank), then six words for every 2^32
-elements: two of the rank's own stream, two of the shared one, two of the reduction's.
+elements: two of the rank's own stream, two of the shared one, two of the reduction's, as `hash32`
+takes them.
 """
 
 import numpy as np

@@ -13,7 +13,7 @@ from numba import cuda
 from horovod_gqsgd.cuda_kernels.access import item, put
 from horovod_gqsgd.cuda_kernels.draws import ROW
 from horovod_gqsgd.dither import REDUCTION, SHARED
-from horovod_gqsgd.kernels.scalars import f32, float_from, i32, philox4x32, place, u32
+from horovod_gqsgd.kernels.scalars import f32, float_from, folded, i32, philox4x32, place, u32
 from horovod_gqsgd.norms import INF, SMALLEST
 
 THREADS = 256
@@ -53,6 +53,7 @@ def prepare(p: int | str) -> Callable:
             k0, k1, _k2, _k3 = philox4x32(seed, step, rank, high, name_low, name_high)
             s0, s1, s2, s3 = philox4x32(seed, step, u32(SHARED), high, name_low, name_high)
             r0, r1, _r2, _r3 = philox4x32(seed, step, u32(REDUCTION), high, name_low, name_high)
+            (k0, k1), (s0, s1), (r0, r1) = folded(k0, k1), folded(s0, s1), folded(r0, r1)
             put(keys, row, k0)
             put(keys, row + 1, k1)
             put(keys, row + 2, s0)

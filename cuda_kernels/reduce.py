@@ -111,7 +111,7 @@ def pairwise(octave: int) -> Callable:
                         a, b = i64(item(tree, node + i64(1))), i64(item(tree, node + i64(2)))
                         salt = multiply(u32(item(tree, node)), u32(0x9E3779B9))
                         scale = f32(float_from(item(tree, node + i64(3))))
-                        random = finalise(u32(u64(word) + u64(salt) & u64(0xFFFFFFFF)), u32(0))
+                        random = finalise(u32(u64(word) + u64(salt) & u64(0xFFFFFFFF)))
                         total = f32(a * left + b * right)
                         new = u64(code(total, scale, random, last, smallest, share))
                         top = u64(u64(top >> u64(8)) | u64(rest << u64(56)))

@@ -9,7 +9,7 @@ from numba.extending import overload
 from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import scalars
 from horovod_gqsgd.kernels.jit import serial
-from horovod_gqsgd.kernels.scalars import f32, i32
+from horovod_gqsgd.kernels.scalars import f32, i32, u32
 
 
 class Octave1(NamedTuple):
@@ -65,6 +65,11 @@ def code_of_sum(base, total, scale, dither):
     raise NotImplementedError("only inside kernels")
 
 
+def code_of_high(base, total, scale, dither):
+    """The same if no sum but 0 lies below the smallest level."""
+    raise NotImplementedError("only inside kernels")
+
+
 def value_of(base, code):
     """The float32 level of a code."""
     raise NotImplementedError("only inside kernels")
@@ -88,6 +93,14 @@ def _code_of_sum(base, total, scale, dither):
     function = scalars.CODE_OF_SUM[octave_of(base)]
     return lambda base, total, scale, dither: function(
         f32(total), scale, dither, base.last, base.smallest, base.share_scale
+    )
+
+
+@overload(code_of_high)
+def _code_of_high(base, total, scale, dither):
+    function = scalars.CODE_OF_HIGH[octave_of(base)]
+    return lambda base, total, scale, dither: function(
+        f32(total), scale, dither, base.last, u32(0), f32(0)
     )
 
 

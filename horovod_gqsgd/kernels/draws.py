@@ -9,6 +9,7 @@ from numba.extending import overload
 from horovod_gqsgd.dither import SHARED, Dither, fnv1a64
 from horovod_gqsgd.kernels.jit import serial
 from horovod_gqsgd.kernels.scalars import (
+    folded,
     hash32,
     philox4x32,
     place,
@@ -76,9 +77,9 @@ def plan(dither: Dither, rounding: str, rank: int, n: int, size: int) -> tuple[K
 
 @serial
 def row(keys, start):
-    """The keys of the element with index ``start``."""
+    """The keys of the element with index ``start``, as `hash32` takes them."""
     high = start >> 32
-    return keys[high, 0], keys[high, 1], keys[high, 2], keys[high, 3]
+    return *folded(keys[high, 0], keys[high, 1]), *folded(keys[high, 2], keys[high, 3])
 
 
 def draw(kind, index, k0, k1, k2, k3):

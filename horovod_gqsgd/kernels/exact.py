@@ -7,21 +7,22 @@ sum is an int32 sum shifted by twenty bits, which takes half the vectors.
 import numpy as np
 from numba import prange
 
-from horovod_gqsgd.exponential import UNIT, scale_for
-from horovod_gqsgd.kernels.bases import base_of, code_of_sum
+from horovod_gqsgd.exponential import SHIFT, UNIT, scale_for
+from horovod_gqsgd.kernels.bases import base_of, code_of_high, code_of_sum
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide
 from horovod_gqsgd.kernels.level_sums import (
-    GROUP,
+    MOST_ROWS,
     SHORT,
     SHORT_LAST,
     SHORT_ROWS,
-    WIDTH,
-    group_sums,
     level_sums,
 )
-from horovod_gqsgd.kernels.scalars import f32, hash32, i32, u32
+from horovod_gqsgd.kernels.scalars import f32, fold, i32, mix, u32
 from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
+
+#: Float bits of 2^24 times the smallest mean: a unit, of as many rows as there may be.
+LEAST_SUM = f32(2.0 ** (SHIFT - UNIT) / MOST_ROWS).view(u32)
 
 
 def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
@@ -36,28 +37,6 @@ def reduce(rows, n, stride, packed, size, start, levels, keys, threads):
 
 
 @serial
-def _largest(a, b, c, d):
-    """The largest index among 8-bit codes of four rows."""
-    wide()
-    top, last = np.uint8(0), np.uint8(127)
-    for j in range(a.size):
-        left = max(np.uint8(a[j] & last), np.uint8(b[j] & last))
-        right = max(np.uint8(c[j] & last), np.uint8(d[j] & last))
-        top = max(top, max(left, right))
-    return top
-
-
-@serial
-def _add(a, b, c, d, sums, base):
-    """Integer levels of four rows, added to ``sums`` or, if these are float32, in their place."""
-    whole = a.size & -WIDTH
-    for j in range(0, whole, WIDTH):
-        level_sums(a, b, c, d, j, sums, base)
-    for j in range(whole, a.size, GROUP):
-        group_sums(a, b, c, d, j, sums, base)
-
-
-@serial
 def _to_float(sums, floats):
     # A loop of its own: among 32-bit operations float64 would halve the width of all vectors.
     for j in range(sums.size):
@@ -68,9 +47,16 @@ def _to_float(sums, floats):
 def _round(sums, scale, codes, first, key, base):
     wide()
     k0, k1, _k2, _k3 = key
-    for j in range(codes.size):
-        random = hash32(u32(first + u32(j)), k0, k1)
-        codes[j] = code_of_sum(base, sums[j], scale, random)
+    low = u32(first % STAGE)  # all of an index that differs in a stage: `fold` would not change it
+    k0 = u32(k0 ^ fold(u32(u32(first) - low)))
+    if base.smallest <= LEAST_SUM:
+        for j in range(codes.size):
+            codes[j] = code_of_high(base, sums[j], scale, mix(u32(low ^ k0), k1))
+            low = u32(low + u32(1))
+    else:
+        for j in range(codes.size):
+            codes[j] = code_of_sum(base, sums[j], scale, mix(u32(low ^ k0), k1))
+            low = u32(low + u32(1))
 
 
 @serial
@@ -85,17 +71,17 @@ def _row(rows, n, stride, i, at, end, stage, bits):
 @serial
 def _sum(rows, n, stride, at, end, stage, sums, floats, base):
     """Float32 sums of integer levels, by way of float64 if there are more than four rows."""
-    if n > 4:
-        sums[:] = 0
     for i in range(0, n, 4):
         a = _row(rows, n, stride, i, at, end, stage[0], base.bits)
         b = _row(rows, n, stride, i + 1, at, end, stage[1], base.bits)
         c = _row(rows, n, stride, i + 2, at, end, stage[2], base.bits)
         d = _row(rows, n, stride, i + 3, at, end, stage[3], base.bits)
         if n <= 4:
-            _add(a, b, c, d, floats, base)
+            level_sums(a, b, c, d, None, floats, base)
+        elif i == 0:
+            level_sums(a, b, c, d, None, sums, base)
         else:
-            _add(a, b, c, d, sums, base)
+            level_sums(a, b, c, d, sums, sums, base)
     if n > 4:
         _to_float(sums, floats)
 
@@ -108,18 +94,18 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     at = low
     while at < high:
         end = stage_end(at, high, start)
-        key, first = row(keys, start + at), u32(start + at)
+        key, first = row(keys, start + at), start + at
         mine = result(packed, at, end, codes, bits)
         top = np.uint8(0)
-        short[:] = 0
         for i in range(0, n, 4):
             a = _row(rows, n, stride, i, at, end, stage[0], bits)
             b = _row(rows, n, stride, i + 1, at, end, stage[1], bits)
             c = _row(rows, n, stride, i + 2, at, end, stage[2], bits)
             d = _row(rows, n, stride, i + 3, at, end, stage[3], bits)
-            _add(a, b, c, d, short, base)
-            if bits == 8:
-                top = max(top, _largest(a, b, c, d))
+            if i == 0:
+                top = level_sums(a, b, c, d, None, short, base)
+            else:
+                top = max(top, level_sums(a, b, c, d, short, short, base))
         if top > SHORT_LAST:
             _sum(rows, n, stride, at, end, stage, sums, floats, base)
             _round(floats, scale, mine, first, key, base)
@@ -138,7 +124,7 @@ def _wide_range(rows, n, stride, packed, low, high, start, scale, base, keys):
         end = stage_end(at, high, start)
         _sum(rows, n, stride, at, end, stage, sums, floats, base)
         key, mine = row(keys, start + at), result(packed, at, end, codes, base.bits)
-        _round(floats, scale, mine, u32(start + at), key, base)
+        _round(floats, scale, mine, start + at, key, base)
         store(codes, packed, at, end, base.bits)
         at = end
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core.cgutils import get_or_insert_function
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from horovod_gqsgd.exponential import UNIT, Levels
 from horovod_gqsgd.kernels.bases import octave_of
 
-#: Codes that `level_sums` and `group_sums` take at once. Packed rows consist of whole groups.
+#: Codes taken at once, and at the end of a row. Packed rows consist of whole groups.
 WIDTH, GROUP = 16, 8
 #: So many rows have sums that float64 holds.
 MOST_ROWS = 2 ** (53 - UNIT)
@@ -58,7 +58,7 @@ def _repeat(builder: ir.IRBuilder, value: ir.Value, count: int) -> ir.Value:
 
 def _call(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(get_or_insert_function(builder.module, kind, name), arguments)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
 def _entries(octave: int) -> tuple[list[int], int]:
@@ -177,58 +177,74 @@ def _long_by_bytes(
     return builder.fadd(low, builder.fmul(high, _all(floats, 2.0**24)))
 
 
-def _add_levels(width: int, a: Any, b: Any, c: Any, d: Any, sums: Any, base: Any) -> Any:
-    """Signature and code of the intrinsics below."""
-    octave, short, once = octave_of(base), sums.dtype == types.int32, sums.dtype == types.float32
+def _larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.icmp_unsigned(">", a, b), a, b)
+
+
+@intrinsic
+def level_sums(typing_context, a, b, c, d, before, sums, base):
+    """Sum the integer levels of four rows, and what was ``before``; returns the largest index.
+
+    That is None or of the type of ``sums``: float64, int32 if they are short, or float32, which
+    holds no more than four rows.
+    """
+    octave, short, narrow = octave_of(base), sums.dtype == types.int32, sums.dtype == types.float32
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         features = set(context.codegen().magic_tuple()[2].split(","))
-        by_bytes = width == WIDTH and {"+avx512vbmi", "+avx512vnni"} <= features
+        arrays = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[:6], arguments[:6], strict=True)
+            if kind != types.none
+        ]
         last = builder.extract_value(arguments[6], base.fields.index("last"))
         last = builder.trunc(last, _I8)
+        kind = context.get_value_type(sums.dtype)
 
-        def place(i: int, at: int, kind: ir.VectorType) -> ir.Value:
-            array = context.make_array(signature.args[i])(context, builder, arguments[i])
-            start = builder.gep(array.data, [builder.add(arguments[4], _I64(at))])
-            return builder.bitcast(start, kind.as_pointer())
+        def place(array: Any, at: ir.Value, kind: ir.VectorType) -> ir.Value:
+            return builder.bitcast(builder.gep(array.data, [at]), kind.as_pointer())
 
-        def added(rows: Sequence[ir.Value]) -> ir.Value:
+        def add(at: ir.Value, count: int, by_bytes: bool) -> list[ir.Value]:
+            """Add some codes of every row; returns their indices."""
+            codes = ir.VectorType(_I8, count)
+            rows = [builder.load(place(array, at, codes), align=1) for array in arrays[:4]]
             if by_bytes:
                 index, signs = _side_by_side(builder, rows, last)
+                indices = [index]
                 if short:
                     tables = _byte_tables(Levels(8, 1).integers >> UNIT - SHORT, 3)
-                    return _by_bytes(builder, tables, index, signs)
-                return _long_by_bytes(builder, octave, index, signs, kind)
-            if short:
-                return _by_shifts(builder, rows, last)
-            total = _by_exponents(builder, octave, rows, last, "+avx512f" in features)
-            return builder.fptrunc(total, ir.VectorType(kind, count)) if once else total
+                    total = _by_bytes(builder, tables, index, signs)
+                else:
+                    total = _long_by_bytes(builder, octave, index, signs, kind)
+            else:
+                indices = [builder.and_(row, _repeat(builder, last, count)) for row in rows]
+                if short:
+                    total = _by_shifts(builder, rows, last)
+                else:
+                    total = _by_exponents(builder, octave, rows, last, "+avx512f" in features)
+                    total = builder.fptrunc(total, ir.VectorType(kind, count)) if narrow else total
+            if before != types.none:
+                sum_of = builder.add if short else builder.fadd
+                total = sum_of(builder.load(place(arrays[4], at, total.type), align=4), total)
+            builder.store(total, place(arrays[-1], at, total.type), align=4)
+            return indices
 
-        count = width if by_bytes or short else GROUP
-        kind = context.get_value_type(sums.dtype)
-        for at in range(0, width, count):
-            codes = ir.VectorType(_I8, count)
-            total = added([builder.load(place(i, at, codes), align=1) for i in range(4)])
-            where = place(5, at, total.type)
-            if not once:
-                add = builder.add if short else builder.fadd
-                total = add(builder.load(where, align=4), total)
-            builder.store(total, where, align=4)
-        return context.get_dummy_value()
+        def add_all(start: ir.Value, stop: ir.Value, count: int, by_bytes: bool) -> ir.Value:
+            """The same of start … stop − 1; returns the largest index."""
+            width = count * (4 if by_bytes else 1)
+            tops = cgutils.alloca_once_value(builder, _all(ir.VectorType(_I8, width), 0))
+            with cgutils.for_range_slice(builder, start, stop, _I64(count)) as (at, _):
+                top = builder.load(tops)
+                for index in add(at, count, by_bytes):
+                    top = _larger(builder, top, index)
+                builder.store(top, tops)
+            return _call(builder, f"llvm.vector.reduce.umax.v{width}i8", _I8, builder.load(tops))
 
-    return types.void(a, b, c, d, types.int64, sums, base), codegen
+        size = builder.extract_value(arrays[0].shape, 0)
+        by_bytes = {"+avx512vbmi", "+avx512vnni"} <= features
+        count = WIDTH if by_bytes or short else GROUP
+        whole = builder.and_(size, _I64(-count))
+        top = add_all(_I64(0), whole, count, by_bytes)
+        return _larger(builder, top, add_all(whole, size, GROUP, False))
 
-
-@intrinsic
-def level_sums(typing_context, a, b, c, d, at, sums, base):
-    """Sum the integer levels of codes ``at`` … ``at + 15`` of four rows.
-
-    Float64 ``sums`` are added to, float32 ones are set. Int32 ones are short, and added to.
-    """
-    return _add_levels(WIDTH, a, b, c, d, sums, base)
-
-
-@intrinsic
-def group_sums(typing_context, a, b, c, d, at, sums, base):
-    """The same of the group of eight codes from ``at`` on."""
-    return _add_levels(GROUP, a, b, c, d, sums, base)
+    return types.uint8(a, b, c, d, before, sums, base), codegen

@@ -29,7 +29,7 @@ def _combine(left, right, a, b, scale, middle, first, key, base):
     k0, k1, _k2, _k3 = key
     salt = multiply(u32(middle), u32(0x9E3779B9))
     for j in range(left.size):
-        random = finalise(u32(hash32(u32(first + u32(j)), k0, k1) + salt), u32(0))
+        random = finalise(u32(hash32(u32(first + u32(j)), k0, k1) + salt))
         total = a * integer_of(base, left[j]) + b * integer_of(base, right[j])
         left[j] = code_of(base, f32(total), scale, random)
 

@@ -34,19 +34,35 @@ def multiply_high(a, b):
 
 
 @inline
-def finalise(word, key):
-    """murmur3's finaliser with a key between its multiplications; see `dither.finalise`."""
-    word = u32(word ^ u32(word >> u32(16)))
-    word = u32(multiply(word, u32(0x85EBCA6B)) ^ key)
-    word = u32(word ^ u32(word >> u32(13)))
-    word = multiply(word, u32(0xC2B2AE35))
+def fold(word):
+    """The upper half of a word xored into the lower: of ``a ^ b`` that is ``fold(a) ^ fold(b)``."""
     return u32(word ^ u32(word >> u32(16)))
 
 
 @inline
+def folded(k0, k1):
+    """Keys as `hash32` takes them, which leaves the loops over elements less to do."""
+    return fold(k0), u32(k1 ^ u32(k1 >> u32(13)))
+
+
+@inline
+def mix(word, key):
+    """The rest of `hash32`."""
+    word = multiply(word, u32(0x85EBCA6B))
+    word = multiply(u32(u32(word ^ u32(word >> u32(13))) ^ key), u32(0xC2B2AE35))
+    return fold(word)
+
+
+@inline
 def hash32(index, k0, k1):
-    """The word of an element; see `dither.hash32`."""
-    return finalise(u32(index ^ k0), k1)
+    """The word of an element, its keys `folded`; see `dither.hash32`."""
+    return mix(u32(fold(index) ^ k0), k1)
+
+
+@inline
+def finalise(word):
+    """murmur3's finaliser; see `dither.finalise`."""
+    return mix(fold(word), u32(0))
 
 
 @inline
@@ -64,6 +80,7 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 @inline
 def place(rank, n, k2, k3):
     """π(rank); see `dither.place`."""
+    k2, k3 = folded(k2, k3)
     mine, smaller = hash32(rank, k2, k3), u32(0)
     for other in range(n):
         smaller = u32(smaller + u32(hash32(u32(other), k2, k3) < mine))
@@ -233,7 +250,13 @@ def level_bits4(index):
     return u32(u32(u32(i32(127) + i32(down >> i32(2))) << u32(23)) + mantissa)
 
 
-def _code_function(between, least):
+@inline
+def nothing(product, share_scale, dither):
+    """`below` where all but 0 lies above the smallest level."""
+    return product == f32(0)
+
+
+def _code_function(between, least, below):
     """``least``: the float bits below which a number counts as 0."""
 
     @inline
@@ -317,9 +340,10 @@ def level_integer4(index):
 
 #: By levels per octave.
 BETWEEN = {1: between1, 2: between2, 4: between4}
-CODE_OF = {octave: _code_function(between, u32(1 << 23)) for octave, between in BETWEEN.items()}
-#: Of whole numbers, none of which is subnormal.
-CODE_OF_SUM = {octave: _code_function(between, u32(0)) for octave, between in BETWEEN.items()}
+CODE_OF = {key: _code_function(between, u32(1 << 23), below) for key, between in BETWEEN.items()}
+#: Of whole numbers, none of which is subnormal; and where none lies below the smallest level.
+CODE_OF_SUM = {key: _code_function(between, u32(0), below) for key, between in BETWEEN.items()}
+CODE_OF_HIGH = {key: _code_function(between, u32(0), nothing) for key, between in BETWEEN.items()}
 VALUE_OF = {
     1: _value_function(level_bits1),
     2: _value_function(level_bits2),

@@ -58,7 +58,9 @@ def prepared(device: Device, launcher: Launcher, x: np.ndarray) -> tuple[Any, An
     dither = Dither(config.seed, STEP, NAME)
     mine, shared, reduction = (dither.keys(who) for who in (launcher.rank, SHARED, REDUCTION))
     where = place(launcher.rank, launcher.n, *shared[2:])
-    wanted = np.array([where, *mine[:2], *shared[:2], *reduction[:2]], np.uint32)
+    pairs = (np.array(who[:2], np.uint32) for who in (mine, shared, reduction))
+    wanted = np.concatenate([[where], *(pair ^ pair >> np.uint32([16, 13]) for pair in pairs)])
+    wanted = wanted.astype(np.uint32)
     assert same(device.numpy(keys), wanted)
     return joined, keys, norms.spread(expected, x.size, config.block)
 

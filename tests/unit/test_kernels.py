@@ -199,8 +199,12 @@ def check_reduce(reduction: Reduction, levels: Levels, n: int, size: int, mask=0
     rng = np.random.default_rng(n)
     codes = rng.integers(0, 2**levels.bits, (n, size)).astype(np.uint8) & np.uint8(mask)
     codes[codes == levels.count + 1] = 0
+    check_reduce_of(reduction, levels, codes)
+
+
+def check_reduce_of(reduction: Reduction, levels: Levels, codes: np.ndarray) -> None:
     rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
-    start = 8 * 1000
+    start, size = 8 * 1000, codes.shape[1]
     expected = reduction.reduce(codes, levels, DITHER.reduction(start, size))
     packed = np.full(exponential.packed_size(size, levels.bits), 0x55, np.uint8)
     fast_reduce.reduce(reduction, rows, levels, packed, size, DITHER, start)
@@ -223,25 +227,51 @@ def test_exact_reduce_of_short_sums(n):
         check_reduce(get_reduction("exact"), Levels(8, 1), n, size, mask=0x9F)
 
 
+@pytest.mark.parametrize(("bits", "octave"), [(8, 1), (8, 2), (8, 4), (7, 1), (6, 1)])
+@pytest.mark.parametrize("n", [4, MOST_ROWS])
+def test_exact_reduce_of_the_smallest_sums(bits, octave, n):
+    """A unit in one row of n, of either sign, and zeros: above the smallest level or below it."""
+    levels = Levels(bits, octave)
+    unit, sign = np.flatnonzero(levels.integers)[-1], levels.count + 1
+    codes = np.zeros((n, 512), np.uint8)
+    codes[0, ::2], codes[1, 1::2] = unit, unit + sign
+    codes[2, ::8] = unit + sign  # which leaves nothing
+    check_reduce_of(get_reduction("exact"), levels, codes)
+
+
 def test_exact_reduce_of_more_rows_than_sums_hold():
     check_reduce(get_reduction("exact"), Levels(4, 4), MOST_ROWS + 1, 9)
 
 
 EVERY_LEVEL = """
+    import numba
     import numpy as np
-    from horovod_gqsgd.exponential import Levels
-    from horovod_gqsgd.kernels import exact
+    from horovod_gqsgd.exponential import UNIT, Levels
     from horovod_gqsgd.kernels.bases import base_of
+    from horovod_gqsgd.kernels.level_sums import SHORT, SHORT_LAST, level_sums
+
+    @numba.njit
+    def add(a, b, c, d, before, sums, base):
+        return level_sums(a, b, c, d, before, sums, base)
+
     for levels in (Levels(bits, octave) for bits in range(2, 9) for octave in (1, 2, 4)):
-        codes = np.resize(np.arange(2**levels.bits), 256).astype(np.uint8)
+        codes = np.resize(np.arange(2**levels.bits), 264).astype(np.uint8)
         rows = [np.roll(codes, shift) for shift in (0, 1, 5, 77)]
         expected = levels.decode_integers(np.stack(rows)).sum(axis=0)
-        sums, once = np.ones(256), np.empty(256, np.float32)
-        exact._add(*rows, sums, base_of(levels))
-        exact._add(*rows, once, base_of(levels))
+        sums, once = np.ones(264), np.empty(264, np.float32)
+        assert add(*rows, sums, sums, base_of(levels)) == levels.count
+        assert add(*rows, None, once, base_of(levels)) == levels.count
         assert (sums == expected + 1).all(), levels
         assert (once == expected.astype(np.float32)).all(), levels
-    code = "".join(exact._add.inspect_asm().values())
+        if levels.octave == 1:
+            index = [row & levels.count for row in rows]  # negative zero, never emitted, is none
+            few = [(0 < each) & (each <= SHORT_LAST) for each in index]
+            rows = [np.where(here, row, 0) for here, row in zip(few, rows)]
+            expected = levels.decode_integers(np.stack(rows)).sum(axis=0) >> UNIT - SHORT
+            short = np.ones(264, np.int32)
+            assert add(*rows, short, short, base_of(levels)) == min(levels.count, SHORT_LAST)
+            assert (short == expected + 1).all(), levels
+    code = "".join(add.inspect_asm().values())
     print("bytes" if "vpermt2b" in code else "wide" if "vpermq" in code else "plain")
 """
 
