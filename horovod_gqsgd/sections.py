@@ -10,8 +10,8 @@ from typing import NamedTuple
 #: Elements of a section of words, about: a multiple of 120 Ki, where tiles of every width begin.
 ELEMENTS = 18 * 120 * 1024
 
-#: Bytes of a section of codes, about. In a larger alltoall the three and more transfers that end at
-#: a host share its link unevenly, and the last one is late (docs/reductions.md has the times).
+#: Bytes of a section of codes, about. In a larger alltoall two ranks send to one another in turn
+#: rather than at once (docs/reductions.md tells why, and has the times).
 CODES = 448 * 1024
 #: Elements that the kernels of exponential levels work on at once.
 RUN = 4096
