@@ -185,8 +185,8 @@ def _larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 def level_sums(typing_context, a, b, c, d, before, sums, base):
     """Sum the integer levels of four rows, and what was ``before``; returns the largest index.
 
-    That is None or of the type of ``sums``: float64, int32 if they are short, or float32, which
-    holds no more than four rows.
+    ``before`` is None or of the type of ``sums``: float64, int32 if they are short, or float32,
+    which holds no more than four rows.
     """
     octave, short, narrow = octave_of(base), sums.dtype == types.int32, sums.dtype == types.float32
 
