@@ -19,8 +19,6 @@ WINDOW, EVERY = 8, 16
 #: Seconds between two looks, at first and at most, and how they grow: looking takes time from the
 #: threads that are waited for. So an exchange goes on late by half of what it waited for, at most.
 PAUSE, LONGEST_PAUSE, GROWTH = 5e-5, 2e-3, 1.5
-#: At most, once somebody waits: the backward pass is over, and has no use for that time any more.
-AWAITED_PAUSE = 5e-4
 
 
 class Progress:
@@ -32,7 +30,6 @@ class Progress:
         self._going_on = threading.Lock()  # held while an exchange goes on
         self._thread: threading.Thread | None = None
         self._threads = 1
-        self._awaited = 0  # callers of `wait`
 
     def add(self, operation: Operation) -> None:
         """Carry on an exchange that has begun, with as many threads as the caller's torch uses."""
@@ -47,11 +44,7 @@ class Progress:
     def wait(self, operation: Operation) -> None:
         """Block until an exchange is done, or has failed."""
         with self._changed:
-            self._awaited += 1
-            try:
-                self._changed.wait_for(lambda: operation.done)
-            finally:
-                self._awaited -= 1
+            self._changed.wait_for(lambda: operation.done)
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Let exchanges go on until ``ready()``, or until none is under way any more."""
@@ -90,8 +83,7 @@ class Progress:
                 use_threads(self._threads)
             look += 1
             moved = self._look(pending, WINDOW if look % EVERY else len(pending))
-            longest = AWAITED_PAUSE if self._awaited else LONGEST_PAUSE
-            pause = PAUSE if moved else min(GROWTH * pause, longest)
+            pause = PAUSE if moved else min(GROWTH * pause, LONGEST_PAUSE)
             time.sleep(pause)
 
     def _fail(self, error: Exception) -> None:
