@@ -135,7 +135,8 @@ def write_report(
         "not absolute times, and not those of different machines. Median step time in "
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
         "turns; MB sent are those of each host's interface per step. `alone` computes and does not "
-        "communicate; `bare` stands for the messages of `gqsgd` without its kernels.",
+        "communicate; `bare` sends the messages of `gqsgd`, reads every gradient once for its "
+        "norms, writes it once in the end, and quantises nothing.",
     ]
     if missing:
         lines.append(f"\nNot measured yet: {'; '.join(missing)}.")
@@ -151,8 +152,9 @@ def write_report(
         "\n## Targets\n",
         "The floor of a step is compute alone, and its bytes at line rate. The last column is the "
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
-        "same sizes, norms and then words or codes, and neither makes nor reads them: what these "
-        "messages allow if the kernels were free; other sections of codes would fare better or "
+        "same sizes, and of all that kernels do only what no compressor can do without. It reads a "
+        "gradient to find its norms, and writes it when the last message is back. No kernels, "
+        "however fast, take these messages further; other sections of codes would fare better or "
         "worse ([reductions](reductions.md#the-exchange)).\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",

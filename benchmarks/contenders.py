@@ -3,8 +3,9 @@
 ``none``, ``fp16`` and ``gqsgd[:…]`` are Horovod's optimizer with that compression; ``ddp``,
 ``ddp:fp16`` and ``ddp:powersgd`` PyTorch's DistributedDataParallel over Gloo without a hook, with
 the fp16 hook and with PowerSGD of rank 4; ``alone`` does not communicate; ``bare[:…]`` hands norms
-and words or codes of the same size to Horovod as ``gqsgd[:…]`` does, but neither makes nor reads
-them: what the scheme could reach at most, were its kernels free.
+and words or codes of the same size to Horovod as ``gqsgd[:…]`` does, but quantises nothing. It does
+what no compressor can do without: it reads a gradient to find its norms, and writes one when the
+last of its messages is back. What the scheme could reach at most, were all else free.
 """
 
 import functools
@@ -26,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from horovod_gqsgd import lanes, norms, sections, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.exponential import packed_size
+from horovod_gqsgd.kernels import norm
 
 RATE = 0.01
 
@@ -64,7 +66,7 @@ class Horovod(Alone):
 
 
 class Bare(Alone):
-    """The messages of GlobalQSGD with these parameters, neither made nor read."""
+    """The norms of GlobalQSGD with these parameters, and messages of the size of its others."""
 
     def __init__(self, work: Workload, config: Config) -> None:
         super().__init__(work)
@@ -86,18 +88,27 @@ class Bare(Alone):
                 self.under_way.remove((handle, steps))
                 hvd.synchronize(handle)
                 self._go_on(steps)
-            time.sleep(2e-4)  # synchronize alone would spin, on cores that others need
+            time.sleep(1e-3)  # synchronize alone would spin, on cores that others need
         self.optimizer.step()
 
 
 def _bare(parameter: torch.Tensor, config: Config, name: str) -> Iterator[int]:
-    """Handles to wait for, one after the other: of norms, then of words or codes."""
-    size, bits, n = parameter.numel(), config.bits, hvd.size()
+    """Handles to wait for, one after the other: of norms, which are real, then of the rest."""
+    size, gradient = parameter.numel(), parameter.grad
+    assert gradient is not None
     if size < config.min_size:
-        yield hvd.allreduce_async(parameter.grad, name=name)
+        yield hvd.allreduce_async(gradient, name=name)
         return
-    head = torch.zeros(norms.blocks(size, config.block), dtype=torch.int32)
+    head = torch.empty(norms.blocks(size, config.block), dtype=torch.int32)
+    norm.local(gradient.view(-1).numpy(), config.q, config.p, config.block, head.numpy())
     yield hvd.allreduce_async_(head, name=name, op=hvd.Max)
+    yield from _bare_codes(size, config, name)
+    gradient.zero_()
+
+
+def _bare_codes(size: int, config: Config, name: str) -> Iterator[int]:
+    """Handles to wait for, of words or codes of so many elements."""
+    bits, n = config.bits, hvd.size()
     if config.levels == "linear":
         words = torch.zeros(lanes.word_count(size, bits), dtype=torch.int32)
         parts = words.split(sections.ELEMENTS * bits // 32)

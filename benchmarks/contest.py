@@ -5,7 +5,7 @@
 
 A round gives every contender a few steps, in an order that changes from round to round; ratios
 of one round hold whatever else the machine does. Of every round counts the slowest rank. Bytes
-are those that left the host's interface.
+are those that left the host's interface. At the end stand medians of the rounds.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import horovod.torch as hvd
 import torch
@@ -25,6 +25,7 @@ from contenders import Contender, contender
 from meeting import meet
 from models import MODELS, workload
 
+from horovod_gqsgd import sections
 from horovod_gqsgd.torch import statistics
 
 PHASES = ("norm", "encode", "reduce", "decode")
@@ -84,14 +85,20 @@ def arguments() -> argparse.Namespace:
     add("--contenders", nargs="+", default=["alone", "none", "fp16", "gqsgd"])
     add("--steps", type=int, default=4, help="of a turn")
     add("--rounds", type=int, default=8)
+    add("--section", type=int, default=sections.CODES // 1024, metavar="KIB",
+        help="of exponential codes that travel in one alltoall")  # fmt: skip
     add("--json", type=Path, required=True)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.section < 16:
+        parser.error("a section has at least 16 KiB")
+    return options
 
 
 def main() -> None:
     """Measure on all ranks, write on rank 0."""
     warnings.filterwarnings("ignore", module="torch.distributed")
     options = arguments()
+    sections.CODES = 1024 * options.section
     os.environ.setdefault("HOROVOD_CACHE_CAPACITY", str(1024 * len(options.contenders)))
     hvd.init()
     torch.manual_seed(42)
@@ -112,6 +119,9 @@ def main() -> None:
     if hvd.rank() == 0:
         results = {name: joined([rank[name] for rank in everyone]) for name in names}
         options.json.write_text(json.dumps(results))
+        for name, result in results.items():
+            taken, sent = 1e3 * median(result["seconds"]), result["sent"] / 1e6
+            print(f"{taken:7.1f} ms {sent:8.2f} MB {name}")
     if dist.is_initialized():
         dist.destroy_process_group()  # or the processes would not end
 
