@@ -51,13 +51,28 @@ def test_targets_are_ratios_of_rounds_and_bytes():
     assert none.measured == pytest.approx(60 / 22)
     assert not none.kept
     assert none.bound == pytest.approx(60 / 21)  # that of the same messages
+    assert none.verdict == "**no**, nor does `bare`"
+    assert found["200 Mb/s: 8-bit, times fp16"].verdict == "**no**"  # 40 / 21 is more than 1.9
     assert found["200 Mb/s: 5-bit, times none"].bound is None
     assert found["200 Mb/s: exponential 4-bit, times none"].measured == pytest.approx(5)
     # 10 ms of compute, and 250,000 bytes in another 10
     assert found["200 Mb/s: `gqsgd`, step over its floor"].measured == pytest.approx(1.1)
     assert found["200 Mb/s: `gqsgd`, step over its floor"].bound == pytest.approx(1.05)
+    assert found["200 Mb/s: `gqsgd`, step over its floor"].verdict == "yes"
     assert found["bytes on the wire: 8-bit, of none"].measured == 0.25
     assert found["bytes on the wire: 8-bit, of none"].kept
+
+
+@pytest.mark.parametrize(
+    ("ours", "bare", "verdict"),
+    [(25, 26, "yes"), (26, 25, "**no**"), (27, 26, "**no**, nor does `bare`")],
+)
+def test_a_floor_is_out_of_reach_where_bare_messages_miss_it(ours, bare, verdict):
+    names = {"gqsgd:bits=5": 0.02, EXPONENTIAL: 0.02}
+    times = {"none": 0.1, "fp16": 0.05, "gqsgd": ours / 1e3, "bare": bare / 1e3}
+    found = targets([contest("200mbit", alone=0.01, **times, **names)])
+    floor = {target.what: target for target in found}["200 Mb/s: `gqsgd`, step over its floor"]
+    assert floor.verdict == verdict
 
 
 def test_the_faster_half_precision_counts_and_unshaped_may_not_lose():
