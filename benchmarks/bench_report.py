@@ -135,8 +135,8 @@ def write_report(
         "not absolute times, and not those of different machines. Median step time in "
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "
         "turns; MB sent are those of each host's interface per step. `alone` computes and does not "
-        "communicate; `bare` sends the messages of `gqsgd`, reads every gradient once for its "
-        "norms, writes it once in the end, and quantises nothing.",
+        "communicate; `bare` sends the messages of `gqsgd`, reads every gradient twice and writes "
+        "it once, as no compressor can do without, and quantises nothing.",
     ]
     if missing:
         lines.append(f"\nNot measured yet: {'; '.join(missing)}.")
@@ -153,9 +153,10 @@ def write_report(
         "The floor of a step is compute alone, and its bytes at line rate. The last column is the "
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
         "same sizes, and of all that kernels do only what no compressor can do without. It reads a "
-        "gradient to find its norms, and writes it when the last message is back. Faster kernels "
-        "take the same messages no further, but for the few per cent by which runs scatter; codes "
-        "in other sections may go [a little further](reductions.md#the-exchange).\n",
+        "gradient to find its norms, reads it again before the messages leave, and writes it when "
+        "the last one is back. Kernels as fast as memory take the same messages no further, but "
+        "for the few per cent by which runs scatter; codes in [other "
+        "sections](reductions.md#the-exchange) may fare a little better.\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",
     ]

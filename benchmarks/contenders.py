@@ -4,8 +4,9 @@
 ``ddp:fp16`` and ``ddp:powersgd`` PyTorch's DistributedDataParallel over Gloo without a hook, with
 the fp16 hook and with PowerSGD of rank 4; ``alone`` does not communicate; ``bare[:…]`` hands norms
 and words or codes of the same size to Horovod as ``gqsgd[:…]`` does, but quantises nothing. It does
-what no compressor can do without: it reads a gradient to find its norms, and writes one when the
-last of its messages is back. What the scheme could reach at most, were all else free.
+what no compressor can do without: it reads a gradient to find its norms, reads it again before the
+messages leave, and writes it when the last of them is back. What the scheme could reach at most,
+with kernels as fast as memory and nothing else to do.
 """
 
 import functools
@@ -17,8 +18,10 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import horovod.torch as hvd
+import numpy as np
 import torch
 import torch.distributed as dist
+from codec_floors import CHUNK, read
 from compressions import compressor, parameters
 from models import Workload
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -28,6 +31,7 @@ from horovod_gqsgd import lanes, norms, sections, shards
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.exponential import packed_size
 from horovod_gqsgd.kernels import norm
+from horovod_gqsgd.torch.threads import share_threads
 
 RATE = 0.01
 
@@ -70,6 +74,7 @@ class Bare(Alone):
 
     def __init__(self, work: Workload, config: Config) -> None:
         super().__init__(work)
+        share_threads()
         self.under_way: list[tuple[int, Iterator[int]]] = []
         for name, parameter in work.model.named_parameters():
             steps = functools.partial(_bare, parameter, config, f"bare {config}.{name}")
@@ -94,40 +99,54 @@ class Bare(Alone):
 
 def _bare(parameter: torch.Tensor, config: Config, name: str) -> Iterator[int]:
     """Handles to wait for, one after the other: of norms, which are real, then of the rest."""
-    size, gradient = parameter.numel(), parameter.grad
+    gradient = parameter.grad
     assert gradient is not None
-    if size < config.min_size:
+    if gradient.numel() < config.min_size:
         yield hvd.allreduce_async(gradient, name=name)
         return
-    head = torch.empty(norms.blocks(size, config.block), dtype=torch.int32)
-    norm.local(gradient.view(-1).numpy(), config.q, config.p, config.block, head.numpy())
+    flat = gradient.view(-1).numpy()
+    head = torch.empty(norms.blocks(flat.size, config.block), dtype=torch.int32)
+    norm.local(flat, config.q, config.p, config.block, head.numpy())
     yield hvd.allreduce_async_(head, name=name, op=hvd.Max)
-    yield from _bare_codes(size, config, name)
+    yield from (_bare_words if config.levels == "linear" else _bare_codes)(flat, config, name)
     gradient.zero_()
 
 
-def _bare_codes(size: int, config: Config, name: str) -> Iterator[int]:
-    """Handles to wait for, of words or codes of so many elements."""
-    bits, n = config.bits, hvd.size()
-    if config.levels == "linear":
-        words = torch.zeros(lanes.word_count(size, bits), dtype=torch.int32)
-        parts = words.split(sections.ELEMENTS * bits // 32)
-        yield from [
-            hvd.allreduce_async_(part, name=f"{name}.{i}", op=hvd.Sum)
-            for i, part in enumerate(parts)
-        ]
-        return
+def _bare_words(flat: np.ndarray, config: Config, name: str) -> Iterator[int]:
+    """Handles of words, which leave in sections, each when its elements have been read."""
+    words = torch.zeros(lanes.word_count(flat.size, config.bits), dtype=torch.int32)
+    most = sections.ELEMENTS
+    started = []
+    for i, part in enumerate(words.split(most * config.bits // 32)):
+        _read(flat[i * most : (i + 1) * most])
+        started.append(hvd.allreduce_async_(part, name=f"{name}.{i}", op=hvd.Sum))
+    yield from started
+
+
+def _bare_codes(flat: np.ndarray, config: Config, name: str) -> Iterator[int]:
+    """Handles of codes, which leave in sections, each when its elements have been read."""
+    size, bits, n = flat.size, config.bits, hvd.size()
     codes = torch.zeros(packed_size(size, bits), dtype=torch.uint8)
     if shards.gathers(shards.group_count(size), bits, n):
+        _read(flat)
         yield hvd.allgather_async(codes, name=f"{name}.codes")
         return
-    whole = [part[: len(part) // n * n] for part in codes.split(sections.CODES)]
-    scattered = [hvd.alltoall_async(part, name=f"{name}.{i}") for i, part in enumerate(whole)]
+    most = sections.CODES * 8 // bits
+    scattered = []
+    for i, part in enumerate(codes.split(sections.CODES)):
+        _read(flat[i * most : (i + 1) * most])
+        whole = part[: len(part) // n * n]
+        scattered.append((hvd.alltoall_async(whole, name=f"{name}.{i}"), whole[: len(part) // n]))
     gathered = []
-    for i, (part, handle) in enumerate(zip(whole, scattered, strict=True)):
+    for i, (handle, mine) in enumerate(scattered):
         yield handle
-        gathered.append(hvd.allgather_async(part[: len(part) // n], name=f"{name}.{i}.reduced"))
+        gathered.append(hvd.allgather_async(mine, name=f"{name}.{i}.reduced"))
     yield from gathered
+
+
+def _read(elements: np.ndarray) -> None:
+    """Read float32 as fast as the memory gives them."""
+    read(elements.view(np.int32), np.empty(elements.size // CHUNK, np.int32))
 
 
 class Distributed(Alone):
