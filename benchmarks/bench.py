@@ -61,7 +61,7 @@ def contests(quick: bool, hosts: int) -> Iterator[Cell]:
         if quick and model != "embedding":
             continue
         names = HEADLINE if quick else contenders
-        turns = ["--steps", "3", "--rounds", "4"] if quick else ["--steps", "4", "--rounds", "8"]
+        turns = ["--steps", "3", "--rounds", "4"] if quick else ["--steps", "4", "--rounds", "12"]
         if model != "embedding":  # steps take seconds
             turns = ["--steps", "2", "--rounds", "7"]
         for rate in [r for r in rates if not quick or r in ("1gbit", "200mbit")]:
