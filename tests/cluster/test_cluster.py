@@ -153,7 +153,8 @@ def test_the_bound_of_a_contest_sends_what_the_compressor_sends(needs, tmp_path)
     script = [sys.executable, str(ROOT / "benchmarks" / "contest.py"), *turns]
     finish(start(tmp_path, "--hosts", "2", "--", *script, "--contenders", "alone", *names))
     results = json.loads((tmp_path / "result.json").read_text())
-    assert results["alone"]["sent"] < 0.01 * results["gqsgd"]["sent"]
+    alone = results["alone"]
+    assert alone["sent"] < 0.01 * results["gqsgd"]["sent"] + CHATTER * max(alone["seconds"])
     for name in names[:3]:
         bare, ours = results[name.replace("gqsgd", "bare")], results[name]
         in_touch = CHATTER * max(bare["seconds"] + ours["seconds"])
