@@ -154,9 +154,9 @@ def write_report(
         "same figure of `bare`, in the same rounds: a model that hands Horovod messages of the "
         "same sizes, and of all that kernels do only what no compressor can do without. It reads a "
         "gradient to find its norms, reads it again before the messages leave, and writes it when "
-        "the last one is back. Kernels as fast as memory take the same messages no further, but "
-        "for the few per cent by which runs scatter; codes in [other "
-        "sections](reductions.md#the-exchange) may fare a little better.\n",
+        "the last one is back. That is what kernels as fast as memory would make of the same "
+        "messages, to within the few per cent by which runs scatter; codes in [other "
+        "sections](reductions.md#the-exchange) may fare better.\n",
         "| target | wanted | measured | | `bare` |",
         "|---|---|---|---|---|",
     ]

@@ -11,23 +11,23 @@ class Target(NamedTuple):
     measured: float
     kept: bool
     bound: float | None = None
-    out_of_reach: bool = False  # bare messages do not keep it either
+    missed_by_bare: bool = False
 
     @property
     def verdict(self) -> str:
         """For the page."""
         if self.kept:
             return "yes"
-        return "**no**, nor does `bare`" if self.out_of_reach else "**no**"
+        return "**no**, nor does `bare`" if self.missed_by_bare else "**no**"
 
 
 def at_most(what: str, wanted: float, measured: float, bound: float | None = None) -> Target:
     """A promise that something stays small."""
-    beyond = bound is not None and bound > wanted
-    return Target(what, f"≤ {wanted:.3g}", measured, measured <= wanted, bound, beyond)
+    missed = bound is not None and bound > wanted
+    return Target(what, f"≤ {wanted:.3g}", measured, measured <= wanted, bound, missed)
 
 
 def at_least(what: str, wanted: float, measured: float, bound: float | None = None) -> Target:
     """A promise that something is large."""
-    beyond = bound is not None and bound < wanted
-    return Target(what, f"≥ {wanted:.3g}", measured, measured >= wanted, bound, beyond)
+    missed = bound is not None and bound < wanted
+    return Target(what, f"≥ {wanted:.3g}", measured, measured >= wanted, bound, missed)

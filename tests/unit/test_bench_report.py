@@ -67,7 +67,7 @@ def test_targets_are_ratios_of_rounds_and_bytes():
     ("ours", "bare", "verdict"),
     [(25, 26, "yes"), (26, 25, "**no**"), (27, 26, "**no**, nor does `bare`")],
 )
-def test_a_floor_is_out_of_reach_where_bare_messages_miss_it(ours, bare, verdict):
+def test_the_page_tells_which_floors_bare_messages_miss_too(ours, bare, verdict):
     names = {"gqsgd:bits=5": 0.02, EXPONENTIAL: 0.02}
     times = {"none": 0.1, "fp16": 0.05, "gqsgd": ours / 1e3, "bare": bare / 1e3}
     found = targets([contest("200mbit", alone=0.01, **times, **names)])
