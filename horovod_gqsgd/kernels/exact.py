@@ -19,7 +19,7 @@ from horovod_gqsgd.kernels.level_sums import (
     level_sums,
 )
 from horovod_gqsgd.kernels.scalars import f32, fold, i32, mix, u32
-from horovod_gqsgd.kernels.stages import STAGE, load, result, stage_end, store
+from horovod_gqsgd.kernels.stages import STAGE, blank, load, result, silence, stage_end, store
 
 #: Float bits of 2^24 times the smallest mean: a unit, of as many rows as there may be.
 LEAST_SUM = f32(2.0 ** (SHIFT - UNIT) / MOST_ROWS).view(u32)
@@ -93,7 +93,11 @@ def _short_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     short_scale = f32(scale * f32(1 << UNIT - SHORT))
     at = low
     while at < high:
-        end = stage_end(at, high, start)
+        silent, end = silence(rows, n, stride, at, stage_end(at, high, start), base.bits)
+        if silent:
+            blank(packed, at, end, base.bits)
+            at = end
+            continue
         key, first = row(keys, start + at), start + at
         mine = result(packed, at, end, codes, bits)
         top = np.uint8(0)
@@ -121,7 +125,11 @@ def _wide_range(rows, n, stride, packed, low, high, start, scale, base, keys):
     sums, floats = np.empty(STAGE), np.empty(STAGE, f32)
     at = low
     while at < high:
-        end = stage_end(at, high, start)
+        silent, end = silence(rows, n, stride, at, stage_end(at, high, start), base.bits)
+        if silent:
+            blank(packed, at, end, base.bits)
+            at = end
+            continue
         _sum(rows, n, stride, at, end, stage, sums, floats, base)
         key, mine = row(keys, start + at), result(packed, at, end, codes, base.bits)
         _round(floats, scale, mine, start + at, key, base)

@@ -9,6 +9,7 @@ from horovod_gqsgd.kernels.bases import base_of, code_of, scale_for, value_of
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, load_word, store_word, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial, wide
+from horovod_gqsgd.kernels.norm import all_zero
 from horovod_gqsgd.kernels.scalars import f32, norm_or_nan, spread, squeeze, u32, u64
 
 u16 = np.uint16
@@ -124,9 +125,12 @@ def _encode_codes(x, start, stop, norms, block, codes, base, keys, kind):
     at = start
     while at < stop:
         end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
-        scale = scale_for(norms[at // block])
         piece = codes[at - start : end - start]
-        _encode_piece(x[at:end], scale, piece, u32(at), row(keys, at), kind, base)
+        if all_zero(x[at:end]):  # so are the codes, whatever the dither
+            piece[:] = 0
+        else:
+            scale = scale_for(norms[at // block])
+            _encode_piece(x[at:end], scale, piece, u32(at), row(keys, at), kind, base)
         at = end
 
 

@@ -15,6 +15,7 @@ from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL, parallel, serial, wide
+from horovod_gqsgd.kernels.norm import all_zero
 from horovod_gqsgd.kernels.scalars import (
     f32,
     i32,
@@ -132,9 +133,10 @@ def _encode_lane(x, start, stop, norms, block, words, shift, limit, fraction, ke
     at = start
     while at < stop:
         end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
-        scale = linear_scale(norms[at // block], limit)
         piece, out = x[at:end], words[at - start : end - start]
-        _encode1(piece, out, scale, shift, limit, fraction, u32(at), row(keys, at), kind)
+        if not all_zero(piece):  # else so are the digits, whatever the dither
+            scale = linear_scale(norms[at // block], limit)
+            _encode1(piece, out, scale, shift, limit, fraction, u32(at), row(keys, at), kind)
         at = end
 
 
@@ -153,6 +155,19 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
         for at in range(0, RUN, step):
             a = start + lane * RUN + at
             b, c, d = a + RUN, a + 2 * RUN, a + 3 * RUN
+            out = words[at : at + step]
+            if (
+                all_zero(x[a : a + step])
+                or all_zero(x[b : b + step])
+                or all_zero(x[c : c + step])
+                or all_zero(x[d : d + step])
+            ):
+                out &= keep
+                for i in range(4):
+                    first, shift = a + i * RUN, u32(bits * (lane + i))
+                    piece = (norms, block, out, shift, limit, fraction, keys, kind)
+                    _encode_lane(x, first, first + step, *piece)
+                continue
             scales = (
                 linear_scale(norms[a // block], limit),
                 linear_scale(norms[b // block], limit),
@@ -164,7 +179,7 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
                 x[b : b + step],
                 x[c : c + step],
                 x[d : d + step],
-                words[at : at + step],
+                out,
                 scales,
                 u32(bits * lane),
                 u32(bits),
