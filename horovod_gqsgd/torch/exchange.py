@@ -51,6 +51,11 @@ class Operation:
         with self._active():  # what goes wrong at the start is the caller's to know
             self._waiting = next(steps)
 
+    @property
+    def handle(self) -> int | None:
+        """Horovod's handle that it waits for, if it waits for one."""
+        return self._waiting if isinstance(self._waiting, int) and not self.done else None
+
     def _active(self) -> AbstractContextManager[None]:
         return self._place.active() if self._place else nullcontext()
 

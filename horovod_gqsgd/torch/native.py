@@ -1,5 +1,6 @@
 """Horovod's own native functions, as they were before `seam` put others in front of them."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,6 +64,18 @@ def poll(waiting: Any) -> bool:
     if not isinstance(waiting, int):
         return waiting.query()
     return original["horovod_torch_poll"](waiting) != 0
+
+
+def poll_address() -> int:
+    """Where the compiled `poll` is, as kernels call it; 0 if this build of Horovod hides it.
+
+    It must not be asked for a handle that Horovod has forgotten: it would throw a C++ exception.
+    """
+    try:
+        found = ctypes.CDLL(library.__file__)["_ZN7horovod5torch10PollHandleEi"]
+    except (AttributeError, OSError):
+        return 0
+    return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
 def finish(waiting: Any) -> None:

@@ -4,12 +4,17 @@ Backward passes leave Python for long: a global norm that arrives meanwhile is a
 and words are on the wire before the next hook. Kernels release the GIL.
 """
 
+import atexit
+import ctypes
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 
+import numpy as np
 import torch
 
+from horovod_gqsgd.torch import native
 from horovod_gqsgd.torch.exchange import Operation
 from horovod_gqsgd.torch.threads import use_threads
 
@@ -19,6 +24,9 @@ WINDOW, EVERY = 8, 16
 #: Seconds between two looks, at first and at most, and how they grow: looking takes time from the
 #: threads that are waited for. So an exchange goes on late by half of what it waited for, at most.
 PAUSE, LONGEST_PAUSE, GROWTH = 5e-5, 2e-3, 1.5
+#: Microseconds between two looks of compiled code, at most: it costs less, and no GIL.
+LONGEST_NATIVE_PAUSE = 200
+USLEEP = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value
 
 
 class Progress:
@@ -30,12 +38,16 @@ class Progress:
         self._going_on = threading.Lock()  # held while an exchange goes on
         self._thread: threading.Thread | None = None
         self._threads = 1
+        self._changes = np.zeros(1, np.int64)  # of what is under way, for compiled code to see
+        self._poll = 0  # the address of Horovod's
+        atexit.register(self._interrupt, last=True)
 
     def add(self, operation: Operation) -> None:
         """Carry on an exchange that has begun, with as many threads as the caller's torch uses."""
         with self._changed:
             self._threads = torch.get_num_threads()
             self._pending[operation] = None
+            self._interrupt()
             if self._thread is None or not self._thread.is_alive():  # none survives a fork
                 self._thread = threading.Thread(target=self._run, name="gqsgd", daemon=True)
                 self._thread.start()
@@ -60,11 +72,19 @@ class Progress:
 
     def clear(self) -> None:
         """Forget all exchanges; none goes on after this."""
+        self._interrupt()
         with self._going_on, self._changed:
             self._pending.clear()
             self._changed.notify_all()
 
+    def _interrupt(self, last: bool = False) -> None:
+        """End a wait of compiled code; the ``last`` time there is no other: its library may go."""
+        if last:
+            self._poll = 0
+        self._changes += 1
+
     def _run(self) -> None:
+        self._poll = native.poll_address()
         with torch.no_grad():
             while True:
                 try:
@@ -79,12 +99,27 @@ class Progress:
                 if not self._pending:
                     self._changed.wait_for(lambda: self._pending)
                     pause = PAUSE
-                pending = list(self._pending)
+                pending, changes = list(self._pending), int(self._changes[0])
                 use_threads(self._threads)
             look += 1
             moved = self._look(pending, WINDOW if look % EVERY else len(pending))
             pause = PAUSE if moved else min(GROWTH * pause, LONGEST_PAUSE)
-            time.sleep(pause)
+            self._rest(pause, changes)
+
+    def _rest(self, pause: float, changes: int) -> None:
+        """Sleep; or wait until Horovod is done with something, where that takes no Python."""
+        with self._going_on:  # lest Horovod be reset, and forget handles that are asked for
+            with self._changed:
+                handles = [operation.handle for operation in islice(self._pending, WINDOW)]
+            if self._poll and handles and None not in handles:
+                from horovod_gqsgd.kernels.waiting import wait_for_any
+
+                functions = self._poll, USLEEP
+                limits = LONGEST_NATIVE_PAUSE, int(1e6 * LONGEST_PAUSE)
+                asked = np.array(handles, np.int32)
+                wait_for_any(*functions, asked, self._changes, changes, *limits)
+                return
+        time.sleep(pause)
 
     def _fail(self, error: Exception) -> None:
         """End all exchanges with an error."""
