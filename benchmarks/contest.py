@@ -5,12 +5,14 @@
 
 A round gives every contender a few steps, in an order that changes from round to round; ratios
 of one round hold whatever else the machine does. Of every round counts the slowest rank. Bytes
-are those that left the host's interface. At the end stand medians of the rounds.
+are those that left the host's interface, and those that its link counted against its rate. At the
+end stand medians of the rounds.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import time
 import warnings
 from collections import Counter
@@ -37,6 +39,7 @@ class Record:
 
     seconds: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
+    carried: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     totals: Counter = field(default_factory=Counter)
     steps: int = 0
@@ -45,20 +48,23 @@ class Record:
         """Let it train some steps, and note what that took."""
         statistics.reset()
         meet()
-        sent, cpu, start = sent_bytes(), time.process_time(), time.perf_counter()
+        carried, sent = carried_bytes(), sent_bytes()
+        cpu, start = time.process_time(), time.perf_counter()
         for _ in range(steps):
             racer.step()
         self.seconds.append((time.perf_counter() - start) / steps)
         meet()
         self.cpu.append((time.process_time() - cpu) / steps)
         self.sent.append((sent_bytes() - sent) / steps)
+        self.carried.append((carried_bytes() - carried) / steps)
         self.totals.update(asdict(statistics))
         self.steps += steps
 
     def result(self) -> dict:
         """Ready for JSON; phases of compression in seconds per step."""
         phases = {phase: self.totals[f"{phase}_seconds"] / self.steps for phase in PHASES}
-        return {"seconds": self.seconds, "sent": self.sent, "cpu": fmean(self.cpu), **phases}
+        traffic = {"sent": self.sent, "carried": self.carried}
+        return {"seconds": self.seconds, **traffic, "cpu": fmean(self.cpu), **phases}
 
 
 def sent_bytes() -> int:
@@ -67,12 +73,22 @@ def sent_bytes() -> int:
     return int(counter.read_text()) if counter.exists() else 0
 
 
+def carried_bytes() -> int:
+    """Bytes that this host's link has carried, with the headers of all segments; 0 if unlimited.
+
+    The kernel hands segments on by the dozen, under a single header for the interface to count.
+    """
+    show = ["tc", "-statistics", "-json", "qdisc", "show", "dev", "eth0"]
+    shown = subprocess.run(show, capture_output=True, check=False).stdout
+    return json.loads(shown)[0]["bytes"] if shown else 0
+
+
 def joined(ranks: list[dict]) -> dict:
     """One result of those of all ranks: the slowest for times of rounds, means for the rest."""
     slowest = [max(values) for values in zip(*(r["seconds"] for r in ranks), strict=True)]
-    sent = fmean(fmean(r["sent"]) for r in ranks)
+    traffic = {key: fmean(fmean(r[key]) for r in ranks) for key in ("sent", "carried")}
     means = {key: fmean(r[key] for r in ranks) for key in ("cpu", *PHASES)}
-    return {"seconds": slowest, "sent": sent, **means}
+    return {"seconds": slowest, **traffic, **means}
 
 
 def arguments() -> argparse.Namespace:

@@ -8,7 +8,7 @@ import pytest
 from bench_costs import growth_table, growth_targets, growths, memory_table, memory_targets
 from bench_report import EXPONENTIAL, Contest, break_even, targets, write_report
 
-SENT = {
+CARRIED = {
     "alone": 0,
     "none": 1e6,
     "fp16": 5e5,
@@ -26,7 +26,8 @@ def contest(rate: str, model: str = "embedding", **seconds: float) -> Contest:
         {
             name: {
                 "seconds": [taken, 2 * taken, taken],
-                "sent": SENT.get(name, 1e5),
+                "sent": 0.8 * CARRIED.get(name, 1e5),  # without the headers of most segments
+                "carried": CARRIED.get(name, 1e5),
                 **dict.fromkeys(("cpu", "norm", "encode", "reduce", "decode"), 0.001),
             }
             for name, taken in seconds.items()
@@ -55,7 +56,7 @@ def test_targets_are_ratios_of_rounds_and_bytes():
     assert found["200 Mb/s: 8-bit, times fp16"].verdict == "**no**"  # 40 / 21 is more than 1.9
     assert found["200 Mb/s: 5-bit, times none"].bound is None
     assert found["200 Mb/s: exponential 4-bit, times none"].measured == pytest.approx(5)
-    # 10 ms of compute, and 250,000 bytes in another 10
+    # 10 ms of compute, and 250,000 bytes on the link in another 10
     assert found["200 Mb/s: `gqsgd`, step over its floor"].measured == pytest.approx(1.1)
     assert found["200 Mb/s: `gqsgd`, step over its floor"].bound == pytest.approx(1.05)
     assert found["200 Mb/s: `gqsgd`, step over its floor"].verdict == "yes"
@@ -253,7 +254,8 @@ def test_report_has_tables_plots_and_the_data(tmp_path):
     page = (tmp_path / "benchmark.md").read_text()
     assert "Not measured yet: resnet50, none." in page
     assert "Measured 2026-01-01 at abc1234 on a machine." in page
-    assert "| `gqsgd` | 22 | 2.73 | 0.25 |" in page
+    assert "| `gqsgd` | 22 | 2.73 | 0.20 |" in page
+    assert "| `gqsgd` | 22 | 20 | 2 | 1.10 |" in page
     assert f"| embedding | `{EXPONENTIAL}` | 528 | +16 | 65 |" in page
     assert "| 4 | all | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
     assert "| 8 | 0.25 | 10 M | 100 | 100 | 50 | 100 | 50 |" in page
