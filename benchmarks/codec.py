@@ -93,8 +93,10 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
         floors[f"encode {width}"] = lambda w=width, c=count: codec_floors.encode(x, words[w], c)
         floors[f"decode {width}"] = lambda w=width, c=count: codec_floors.decode(words[w], out, c)
 
-    def encode(width: int, rounding: str, n: int) -> Callable[[], object]:
-        arguments = (x, norm, BLOCK, width, words[width], dither, rounding, 1, n)
+    nothing = np.full_like(x, 0)  # written to, or all of its pages would be the same one
+
+    def encode(width: int, rounding: str, n: int, given: np.ndarray = x) -> Callable[[], object]:
+        arguments = (given, norm, BLOCK, width, words[width], dither, rounding, 1, n)
         return lambda: kernels_linear.encode(*arguments)
 
     def decode(width: int, n: int) -> Callable[[], object]:
@@ -118,6 +120,10 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
         ),
         Case("encode linear 8, correlated", 5, encode(8, "correlated", N), "encode 8", 0.50),
         Case("encode linear 8, correlated, n = 3", 5, encode(8, "correlated", 3), "encode 8"),
+        Case(
+            "encode linear 8, correlated, zeros", 5, encode(8, "correlated", N, nothing),
+            "encode 8",
+        ),
         Case(
             "decode linear 8", 5, decode(8, N), "decode 8", 0.85,
             lambda: codec_plain.torch_decode(t_words, t_norm, 124),
@@ -155,6 +161,21 @@ def cases(size: int) -> tuple[dict[str, Callable[[], object]], list[Case]]:
                 target,
             )
         )  # fmt: skip
+        if octave == 1:
+            scheme = (norm, BLOCK, levels, codes, dither, "correlated", 1, N)
+            silent, reduced = np.full_like(rows[1], 0), codes[:size]
+            table += [
+                Case(
+                    f"encode exponential 8, base {base}, correlated, zeros", 5,
+                    lambda a=scheme: kernels_exponential.encode(nothing, *a), "narrow",
+                ),
+                Case(
+                    f"reduce 4 rows, exact, base {base}, zeros", 5,
+                    lambda g=silent, v=levels, o=reduced: kernels_reduce.reduce(
+                        get_reduction("exact"), g, v, o, o.size, dither
+                    ), "rows 4",
+                ),
+            ]  # fmt: skip
         for n, reduction in ((4, "exact"), (4, "pairwise"), (16, "exact"), (64, "exact")):
             wanted = (0.33 if octave == 1 else 0.20) if (n, reduction) == (4, "exact") else None
             given, reduced = rows[octave].reshape(n, -1), codes[: size * N // n]

@@ -121,12 +121,17 @@ class Bucket:
         agreed: Agreed,
         out: np.ndarray,
         section: Section | None = None,
+        own: np.ndarray | None = None,
     ) -> None:
-        """Quantise the tensors, or a section of them, into their places in ``out``."""
+        """Quantise the tensors, or a section of them, into their places in ``out``.
+
+        ``own``: the head as this rank wrote it; what is all zeros by it is not read again.
+        """
         with statistics.time("encode"):
-            for i, *elements in (section or self.whole).parts:
-                scheme = (agreed.norms[i], out[self.spans[i]], agreed.dithers[i])
-                self.codec.encode(arrays[i], *scheme, *elements)
+            for i, start, stop in (section or self.whole).parts:
+                norms, dither, place = agreed.norms[i], agreed.dithers[i], out[self.spans[i]]
+                mine = own[self.norm_spans[i]] if own is not None and self.by_max else None
+                self.codec.encode(arrays[i], norms, place, dither, start, stop, mine)
 
     def decode(
         self,

@@ -49,12 +49,17 @@ class Codec:
         dither: Dither,
         start: int = 0,
         stop: int | None = None,
+        own: np.ndarray | None = None,
     ) -> None:
-        """Quantise ``x`` into ``out``: int32 words, to be summed, or packed codes, uint8."""
+        """Quantise ``x`` into ``out``: int32 words, to be summed, or packed codes, uint8.
+
+        ``own``: what `local_norms` gave, if it was for Max.
+        """
         config = self.config
         kernels, levels = self._levels()
         scheme = (dither, config.rounding, self.rank, self.n)
-        kernels.encode(x, norm, config.block, levels, out, *scheme, start, stop)
+        own = None if own is None else own.view(np.float32)
+        kernels.encode(x, norm, config.block, levels, out, *scheme, start, stop, own)
 
     def _levels(self) -> tuple[Any, Any]:
         """The module with the kernels, imported late, and how they are told the levels."""

@@ -30,16 +30,18 @@ def encode(
     n: int,
     start: int = 0,
     stop: int | None = None,
+    own: np.ndarray | None = None,
 ) -> None:
     """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``packed`` codes.
 
-    With ``start``, a multiple of eight, and ``stop`` only those elements.
+    With ``start``, a multiple of eight, and ``stop`` only those elements. Blocks whose norm in
+    ``own``, this rank's alone, is 0 are not read.
     """
     kind, keys = plan(dither, rounding, rank, n, x.size)
     stop = x.size if stop is None else stop
     run = _encode_serial if stop - start < SERIAL else _encode_parallel
-    part = (norms, block or max(x.size, 1), packed, start, stop)
-    run(view(x), *part, base_of(levels), keys, kind)
+    blocks = (norms, norms if own is None else own, block or max(x.size, 1))
+    run(view(x), *blocks, packed, start, stop, base_of(levels), keys, kind)
 
 
 def decode(
@@ -120,13 +122,13 @@ def _decode_piece(codes, out, norm, factor, base):
 
 
 @serial
-def _encode_codes(x, start, stop, norms, block, codes, base, keys, kind):
+def _encode_codes(x, start, stop, norms, own, block, codes, base, keys, kind):
     """Codes of the elements start … stop − 1, in pieces that share a norm and a key."""
     at = start
     while at < stop:
         end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
         piece = codes[at - start : end - start]
-        if all_zero(x[at:end]):  # so are the codes, whatever the dither
+        if own[at // block] == f32(0) or all_zero(x[at:end]):  # zeros whatever the dither
             piece[:] = 0
         else:
             scale = scale_for(norms[at // block])
@@ -145,9 +147,9 @@ def _decode_codes(codes, start, stop, norms, block, out, factor, base):
 
 
 @serial
-def _encode_range(x, start, stop, norms, block, packed, base, keys, kind):
+def _encode_range(x, start, stop, norms, own, block, packed, base, keys, kind):
     if base.bits == 8:
-        _encode_codes(x, start, stop, norms, block, packed[start:stop], base, keys, kind)
+        _encode_codes(x, start, stop, norms, own, block, packed[start:stop], base, keys, kind)
         packed[stop : -(-stop // 8) * 8] = 0
         return
     stage = np.empty(STAGE, np.uint8)
@@ -155,7 +157,7 @@ def _encode_range(x, start, stop, norms, block, packed, base, keys, kind):
         end = min(stop, at + STAGE)
         padded = -(-(end - at) // 8) * 8
         stage[end - at : padded] = 0
-        _encode_codes(x, at, end, norms, block, stage, base, keys, kind)
+        _encode_codes(x, at, end, norms, own, block, stage, base, keys, kind)
         pack(stage[:padded], packed[at // 8 * base.bits :], base.bits)
 
 
@@ -174,15 +176,16 @@ def _decode_range(packed, start, stop, norms, block, out, factor, base):
 
 
 @serial
-def _encode_serial(x, norms, block, packed, start, stop, base, keys, kind):
-    _encode_range(x, start, stop, norms, block, packed, base, keys, kind)
+def _encode_serial(x, norms, own, block, packed, start, stop, base, keys, kind):
+    _encode_range(x, start, stop, norms, own, block, packed, base, keys, kind)
 
 
 @parallel
-def _encode_parallel(x, norms, block, packed, start, stop, base, keys, kind):
+def _encode_parallel(x, norms, own, block, packed, start, stop, base, keys, kind):
     for task in prange(0, -(-(stop - start) // CHUNK)):
         low = start + task * CHUNK
-        _encode_range(x, low, min(stop, low + CHUNK), norms, block, packed, base, keys, kind)
+        high = min(stop, low + CHUNK)
+        _encode_range(x, low, high, norms, own, block, packed, base, keys, kind)
 
 
 @serial

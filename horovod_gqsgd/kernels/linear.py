@@ -42,16 +42,19 @@ def encode(
     n: int,
     start: int = 0,
     stop: int | None = None,
+    own: np.ndarray | None = None,
 ) -> None:
     """Quantise ``x`` (flat, contiguous) against its block ``norms`` into ``words`` (int32).
 
-    With ``start`` and ``stop`` only those elements, in whole tiles.
+    With ``start`` and ``stop`` only those elements, in whole tiles. Blocks whose norm in ``own``,
+    this rank's alone, is 0 are not read.
     """
     kind, keys = plan(dither, rounding, rank, n, x.size)
     stop = x.size if stop is None else stop
     run = _encode_serial if stop - start < SERIAL else _encode_parallel
     scheme = (*_tiles(start, stop, bits), *_encoding(bits, n), keys, kind)
-    run(view(x), norms, block or max(x.size, 1), words, *scheme)
+    blocks = (norms, norms if own is None else own, block or max(x.size, 1))
+    run(view(x), *blocks, words, *scheme)
 
 
 @functools.cache
@@ -128,20 +131,26 @@ def _encode4(a, b, c, d, words, scales, shift, bits, keep, limit, fraction, firs
 
 
 @serial
-def _encode_lane(x, start, stop, norms, block, words, shift, limit, fraction, keys, kind):
+def _silent(x, own, block, start, stop):
+    """Whether elements of one block are zeros, and so are their digits, whatever the dither."""
+    return own[start // block] == f32(0) or all_zero(x[start:stop])
+
+
+@serial
+def _encode_lane(x, start, stop, norms, own, block, words, shift, limit, fraction, keys, kind):
     """Add the elements start … stop − 1 to ``words``, in pieces that share a norm and a key."""
     at = start
     while at < stop:
         end = min(stop, (at // block + 1) * block, ((at >> 32) + 1) << 32)
-        piece, out = x[at:end], words[at - start : end - start]
-        if not all_zero(piece):  # else so are the digits, whatever the dither
+        if not _silent(x, own, block, at, end):
+            piece, out = x[at:end], words[at - start : end - start]
             scale = linear_scale(norms[at // block], limit)
             _encode1(piece, out, scale, shift, limit, fraction, u32(at), row(keys, at), kind)
         at = end
 
 
 @serial
-def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind):
+def _encode_tile(x, norms, own, block, words, tile, bits, count, limit, fraction, keys, kind):
     start = tile * count * RUN
     stop = min(x.size, start + count * RUN)
     words = words[tile * RUN : min((tile + 1) * RUN, words.size)]
@@ -157,15 +166,15 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
             b, c, d = a + RUN, a + 2 * RUN, a + 3 * RUN
             out = words[at : at + step]
             if (
-                all_zero(x[a : a + step])
-                or all_zero(x[b : b + step])
-                or all_zero(x[c : c + step])
-                or all_zero(x[d : d + step])
+                _silent(x, own, block, a, a + step)
+                or _silent(x, own, block, b, b + step)
+                or _silent(x, own, block, c, c + step)
+                or _silent(x, own, block, d, d + step)
             ):
                 out &= keep
                 for i in range(4):
                     first, shift = a + i * RUN, u32(bits * (lane + i))
-                    piece = (norms, block, out, shift, limit, fraction, keys, kind)
+                    piece = (norms, own, block, out, shift, limit, fraction, keys, kind)
                     _encode_lane(x, first, first + step, *piece)
                 continue
             scales = (
@@ -193,21 +202,28 @@ def _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, key
     for lane in range(by_four, count):
         a = start + lane * words.size
         b = min(stop, a + words.size)
-        _encode_lane(x, a, b, norms, block, words, u32(bits * lane), limit, fraction, keys, kind)
+        shift = u32(bits * lane)
+        _encode_lane(x, a, b, norms, own, block, words, shift, limit, fraction, keys, kind)
 
 
 @serial
-def _encode_serial(x, norms, block, words, low, high, bits, count, limit, fraction, keys, kind):
+def _encode_serial(
+    x, norms, own, block, words, low, high, bits, count, limit, fraction, keys, kind
+):
     for tile in range(low, high):
-        _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind)
+        _encode_tile(x, norms, own, block, words, tile, bits, count, limit, fraction, keys, kind)
 
 
 @parallel
-def _encode_parallel(x, norms, block, words, low, high, bits, count, limit, fraction, keys, kind):
+def _encode_parallel(
+    x, norms, own, block, words, low, high, bits, count, limit, fraction, keys, kind
+):
     group = max(1, CHUNK // (count * RUN))
     for task in prange(0, -(-(high - low) // group)):
         for tile in range(low + task * group, min(high, low + (task + 1) * group)):
-            _encode_tile(x, norms, block, words, tile, bits, count, limit, fraction, keys, kind)
+            _encode_tile(
+                x, norms, own, block, words, tile, bits, count, limit, fraction, keys, kind
+            )
 
 
 @serial

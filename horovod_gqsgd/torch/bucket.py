@@ -98,6 +98,7 @@ class Bucket:
     def write(self) -> None:
         """Fill head and sums with what this rank has."""
         self.plan.write(self.arrays, self.head.numpy(), self.sums.numpy(), self.memory.step)
+        self.own = self.head.numpy().copy()
 
     def inspect(self) -> Steps:
         """Raise where ranks disagree, before they know the norms."""
@@ -142,7 +143,7 @@ class Bucket:
 
     def encode(self, out: torch.Tensor, section: Section) -> None:
         """Quantise the elements of a section into their place in ``out``."""
-        self.plan.encode(self.arrays, self.agreed, out.numpy(), section)
+        self.plan.encode(self.arrays, self.agreed, out.numpy(), section, self.own)
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
         """Combine the ranks' codes of the groups from ``low`` on, a row each."""
