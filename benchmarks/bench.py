@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -211,6 +212,7 @@ def main() -> int:
     """Run the cells that are missing, then report all that are there."""
     options = arguments()
     check_needs()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the cluster
     cells = plan(options)
     found = json.loads(options.results.read_text()) if options.results.exists() else {}
     chosen = [cell for cell in cells if options.only in cell.key]
