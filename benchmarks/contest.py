@@ -12,6 +12,7 @@ end stand medians of the rounds.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import time
 import warnings
@@ -31,6 +32,7 @@ from horovod_gqsgd import sections
 from horovod_gqsgd.torch import statistics
 
 PHASES = ("norm", "encode", "reduce", "decode")
+COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")  # there on virtual hosts
 
 
 @dataclass
@@ -47,9 +49,9 @@ class Record:
     def turn(self, racer: Contender, steps: int) -> None:
         """Let it train some steps, and note what that took."""
         statistics.reset()
+        carried = carried_bytes()  # which takes some ms: before the ranks meet
         meet()
-        carried, sent = carried_bytes(), sent_bytes()
-        cpu, start = time.process_time(), time.perf_counter()
+        sent, cpu, start = sent_bytes(), time.process_time(), time.perf_counter()
         for _ in range(steps):
             racer.step()
         self.seconds.append((time.perf_counter() - start) / steps)
@@ -69,8 +71,7 @@ class Record:
 
 def sent_bytes() -> int:
     """Bytes that have left this host."""
-    counter = Path("/sys/class/net/eth0/statistics/tx_bytes")
-    return int(counter.read_text()) if counter.exists() else 0
+    return int(COUNTER.read_text()) if COUNTER.exists() else 0
 
 
 def carried_bytes() -> int:
@@ -78,9 +79,11 @@ def carried_bytes() -> int:
 
     The kernel hands segments on by the dozen, under a single header for the interface to count.
     """
+    if not (COUNTER.exists() and shutil.which("tc")):
+        return 0
     show = ["tc", "-statistics", "-json", "qdisc", "show", "dev", "eth0"]
-    shown = subprocess.run(show, capture_output=True, check=False).stdout
-    return json.loads(shown)[0]["bytes"] if shown else 0
+    shown = subprocess.run(show, capture_output=True, check=True).stdout
+    return json.loads(shown)[0]["bytes"]
 
 
 def joined(ranks: list[dict]) -> dict:

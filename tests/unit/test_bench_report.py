@@ -1,6 +1,8 @@
 """`make bench`: targets, floors, growth and break-even rates from known times; how it resumes."""
 
 import json
+import os
+import signal
 import sys
 
 import bench
@@ -205,7 +207,24 @@ def bench_run(monkeypatch, tmp_path):
         assert bench.main() == 0
         return ran, reported
 
-    return start
+    handler = signal.getsignal(signal.SIGTERM)
+    yield start
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_run_that_is_terminated_ends_its_job(bench_run, monkeypatch):
+    ended = []
+
+    def job(cell, say):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            ended.append(cell.key)
+
+    monkeypatch.setattr(bench, "measure", lambda cells, *rest: job(cells[0], rest))
+    with pytest.raises(SystemExit, match="143"):
+        bench_run("--only", "transformer, none")
+    assert ended == ["transformer, none"]
 
 
 def test_a_run_that_goes_on_skips_finished_cells_and_says_what_state_they_are_of(
