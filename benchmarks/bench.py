@@ -73,7 +73,7 @@ def contests(quick: bool, hosts: int) -> Iterator[Cell]:
 def pairs() -> Iterator[Cell]:
     """The workloads on as many hosts as there are cores, where ranks do not share them."""
     for model, (sizes, _contenders, _rates) in WORKLOADS.items():
-        turns = ["--steps", "2", "--rounds", "12"]
+        turns = ["--steps", "2", "--rounds", "24"]
         names = ["alone", "none", *GQSGD]
         for rate in ("none", "4gbit", "1gbit"):
             command = ["contest.py", "--model", model, *sizes, *turns, "--contenders", *names]
