@@ -29,13 +29,13 @@ _usleep = _caller(_I32, types.int32)
 
 
 @serial
-def wait_for_any(poll, usleep, handles, changes, seen, longest, limit):
+def wait_for_any(poll, usleep, handles, changes, seen, pause, longest, limit):
     """Until ``poll(handle)`` is true of one, ``changes[0]`` is not ``seen``, or time is up.
 
     ``poll`` and ``usleep`` are addresses of C functions, times are in microseconds. Pauses between
-    two looks grow to ``longest``.
+    two looks grow from ``pause`` to ``longest``.
     """
-    pause, slept = 50, 0
+    slept = 0
     while slept < limit and changes[0] == seen:
         for handle in handles:
             if _is_done(poll, handle):

@@ -8,7 +8,8 @@ import atexit
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
@@ -24,8 +25,9 @@ WINDOW, EVERY = 8, 16
 #: Seconds between two looks, at first and at most, and how they grow: looking takes time from the
 #: threads that are waited for. So an exchange goes on late by half of what it waited for, at most.
 PAUSE, LONGEST_PAUSE, GROWTH = 5e-5, 2e-3, 1.5
-#: Microseconds between two looks of compiled code, at most: it costs less, and no GIL.
-LONGEST_NATIVE_PAUSE = 200
+#: Microseconds between two looks of compiled code, at first and at most, while somebody waits and
+#: while nobody does: cores then have gradients to compute, and Horovod looks once in a millisecond.
+URGED, IDLE = (50, 200), (1000, 1000)
 USLEEP = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value
 
 
@@ -38,6 +40,7 @@ class Progress:
         self._going_on = threading.Lock()  # held while an exchange goes on
         self._thread: threading.Thread | None = None
         self._threads = 1
+        self._waiting = 0  # callers
         self._changes = np.zeros(1, np.int64)  # of what is under way, for compiled code to see
         self._poll = 0  # the address of Horovod's
         atexit.register(self._interrupt, last=True)
@@ -55,20 +58,34 @@ class Progress:
 
     def wait(self, operation: Operation) -> None:
         """Block until an exchange is done, or has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: operation.done)
+        if not operation.done:
+            with self._urged(), self._changed:
+                self._changed.wait_for(lambda: operation.done)
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Let exchanges go on until ``ready()``, or until none is under way any more."""
         pause = PAUSE
-        while self._pending and not ready():
-            time.sleep(pause)
-            pause = min(GROWTH * pause, LONGEST_PAUSE)
+        with self._urged():
+            while self._pending and not ready():
+                time.sleep(pause)
+                pause = min(GROWTH * pause, LONGEST_PAUSE)
 
     def drain(self) -> None:
         """Block until no exchange is under way."""
-        with self._changed:
+        with self._urged(), self._changed:
             self._changed.wait_for(lambda: not self._pending)
+
+    @contextmanager
+    def _urged(self) -> Iterator[None]:
+        """Look after exchanges more often, as the caller waits."""
+        with self._changed:
+            self._waiting += 1
+            self._interrupt()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting -= 1
 
     def clear(self) -> None:
         """Forget all exchanges; none goes on after this."""
@@ -114,10 +131,9 @@ class Progress:
             if self._poll and handles and None not in handles:
                 from horovod_gqsgd.kernels.waiting import wait_for_any
 
-                functions = self._poll, USLEEP
-                limits = LONGEST_NATIVE_PAUSE, int(1e6 * LONGEST_PAUSE)
+                limits = (*(URGED if self._waiting else IDLE), int(1e6 * LONGEST_PAUSE))
                 asked = np.array(handles, np.int32)
-                wait_for_any(*functions, asked, self._changes, changes, *limits)
+                wait_for_any(self._poll, USLEEP, asked, self._changes, changes, *limits)
                 return
         time.sleep(pause)
 

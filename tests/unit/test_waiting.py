@@ -9,6 +9,7 @@ import numpy as np
 
 from horovod_gqsgd.kernels.waiting import wait_for_any
 from horovod_gqsgd.torch import native, progress
+from horovod_gqsgd.torch.exchange import Operation
 
 Poll = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int)
 LONG = 60_000_000  # microseconds
@@ -16,7 +17,8 @@ LONG = 60_000_000  # microseconds
 
 def wait(poll, handles, changes, seen=0, limit=LONG) -> None:
     address = ctypes.cast(poll, ctypes.c_void_p).value
-    wait_for_any(address, progress.USLEEP, np.array(handles, np.int32), changes, seen, 200, limit)
+    asked = np.array(handles, np.int32)
+    wait_for_any(address, progress.USLEEP, asked, changes, seen, *progress.URGED, limit)
 
 
 def test_until_one_of_them_is_done():
@@ -69,3 +71,27 @@ def test_this_build_of_horovod_can_be_asked():
 def test_a_build_of_horovod_that_hides_its_function_is_polled_from_python(monkeypatch):
     monkeypatch.setattr(native.library, "__file__", ctypes.util.find_library("c"))
     assert native.poll_address() == 0
+
+
+def test_looks_are_rare_until_somebody_waits():
+    asked = []
+
+    @Poll
+    def poll(handle):
+        asked.append(handle)
+        return False
+
+    carrier = progress.Progress()
+    carrier._pending[Operation("gradient", (handle for handle in [7]))] = None
+    carrier._poll = ctypes.cast(poll, ctypes.c_void_p).value or 0
+
+    def looks() -> int:
+        asked.clear()
+        carrier._rest(progress.PAUSE, int(carrier._changes[0]))
+        return asked.count(7)
+
+    idle, before = looks(), int(carrier._changes[0])
+    with carrier._urged():
+        assert carrier._changes[0] != before  # which ends the pause under way
+        assert looks() > 3 * idle
+    assert looks() == idle == 2
