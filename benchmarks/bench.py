@@ -143,11 +143,17 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """What state of the code was measured; empty outside of a checkout."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    """What state of the code was measured, pages aside; empty outside of a checkout."""
     with contextlib.suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        found = _git("describe", "--always")
+        changed = _git("diff", "HEAD", "--name-only", "--", ".", ":!docs", ":!*.md")
+        return f"{found}-dirty" if changed else found
     return ""
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def arguments() -> argparse.Namespace:
