@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test ptest test-gpu image-test bench bench-quick lint format wheel clean
+.PHONY: help setup demo test test-rest test-all ptest test-gpu image-test bench bench-quick lint format wheel clean
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { echo $$p; break; }; done)
 RUN := .venv/bin/python
@@ -23,8 +23,14 @@ setup:  ## make .venv ready (the other targets do that by themselves)
 demo: setup  ## train on two processes with none, fp16 and GlobalQSGD, and compare
 	@$(RUN) examples/demo.py
 
-test: setup  ## all tests; `make test T="tests/unit -k name"` for some
-	$(RUN) -m pytest $(if $(filter file,$(origin T)),,$(T))
+test: setup  ## every feature, in ten minutes; `make test T="tests/unit -k name"` for some tests
+	$(RUN) -m pytest $(if $(filter file,$(origin T)),-m "not extended",$(T))
+
+test-rest: setup  ## what that leaves out: more ranks, MPI, elastic jobs, containers, all of CUDA
+	$(RUN) -m pytest -m extended
+
+test-all: setup  ## both
+	$(RUN) -m pytest
 
 ptest: setup  ## parallel tests: `make ptest NP=2 T="tests/parallel/torch/test_x.py -k name"`
 	@$(RUN) -m tests.parallel --np $(NP) --launcher $(LAUNCHER) $(T)

@@ -146,6 +146,7 @@ def test_bytes_on_the_wire_and_the_specification_at_200_megabits(needs, tmp_path
     assert found["seconds"] > least, "the slower link needs that long for the plain tensor alone"
 
 
+@pytest.mark.extended
 def test_the_bound_of_a_contest_sends_what_the_compressor_sends(needs, tmp_path):
     names = ["gqsgd", "gqsgd:bits=5", "gqsgd:levels=exponential,bits=4"]
     names += [name.replace("gqsgd", "bare") for name in names]
@@ -165,6 +166,7 @@ def test_the_bound_of_a_contest_sends_what_the_compressor_sends(needs, tmp_path)
         assert ours["encode"] > 0 == bare["encode"]
 
 
+@pytest.mark.extended
 def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
     reason = missing("mpi")
     launchers = ["gloo", "gloo" if reason else "mpi"]
@@ -182,6 +184,7 @@ def test_two_clusters_at_once_with_either_launcher(needs, tmp_path):
     assert all(nothing_left(tmp_path / str(i), "h1", "h2") for i in range(2))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("launcher", ["gloo", "mpi"])
 def test_ranks_of_a_host_have_its_share_of_cpu_time_together(needs_groups, tmp_path, launcher):
     if reason := launcher == "mpi" and missing("mpi"):
@@ -199,6 +202,7 @@ def test_ranks_of_a_host_have_its_share_of_cpu_time_together(needs_groups, tmp_p
     assert nothing_left(tmp_path, "h1", "h2")
 
 
+@pytest.mark.extended
 def test_failure_of_the_job_is_its_status_and_nothing_remains(cpus, tmp_path):
     script = f"{WHERE}; sleep 1; exit 3"
     job = start(tmp_path, "--hosts", "2", *cpus, "--", "sh", "-c", script)
@@ -219,6 +223,7 @@ def started(folder: Path, *options: str) -> subprocess.Popen:
     return job
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -230,6 +235,7 @@ def test_nothing_remains_of_an_interrupted_job(cpus, tmp_path, number, status):
     assert until(lambda: nothing_left(tmp_path, "h1", "h2")), output
 
 
+@pytest.mark.extended
 def test_what_remains_where_all_was_killed_at_once_goes_with_the_next_cluster(
     needs_groups, tmp_path
 ):
@@ -256,6 +262,7 @@ def test_what_remains_where_all_was_killed_at_once_goes_with_the_next_cluster(
     assert nothing_left(tmp_path / "alive", "h1", "h2")
 
 
+@pytest.mark.extended
 def test_a_cable_is_cut_and_restored(needs, tmp_path):
     carrier = "/sys/class/net/eth0/carrier"
     wait = f"until grep -q {{}} {carrier}; do sleep 0.1; done"

@@ -56,6 +56,7 @@ def service(name: str) -> list[str]:
     return shlex.split(compose["services"][name]["command"])
 
 
+@pytest.mark.extended
 def test_the_compose_file_runs_the_demo_on_three_workers():
     assert [service(f"worker{i}") for i in (1, 2, 3)] == [["worker"]] * 3
     assert service("keys") == ["keys"]
@@ -72,6 +73,7 @@ def mpi():
         pytest.skip(reason)
 
 
+@pytest.mark.extended
 def test_the_mpi_job_trains_as_its_operator_starts_it(mpi):
     job = yaml.safe_load((ROOT / "deploy" / "mpijob.yaml").read_text())["spec"]
     launcher, worker = (
@@ -87,12 +89,14 @@ def test_the_mpi_job_trains_as_its_operator_starts_it(mpi):
     assert "accuracy" in launch(*launcher["args"], "--epochs", "1", env=env)
 
 
+@pytest.mark.extended
 def test_horovodrun_reaches_every_host_over_mpi(mpi):
     hosts = "worker1:1,worker2:1,worker3:1"
     output = launch("horovodrun", "--mpi", "-np", "3", "-H", hosts, "python", "-c", WHERE)
     assert all(f"at worker{i} 3" in output for i in (1, 2, 3)), output
 
 
+@pytest.mark.extended
 def test_a_stranger_is_not_let_in():
     script = (
         "ssh worker1 true && rm ~/.ssh/id_* && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519"

@@ -66,8 +66,8 @@ def digest(name: str) -> str:
         hashed.update(f"{package}=={metadata.version(package)}\n".encode())
     hashed.update(repr((name, kernel.signature)).encode())
     files = {*sources(kernel.function.__module__), Path(__file__), Path(tools.__file__)}
-    for path in sorted(files):
-        hashed.update(path.read_bytes())
+    for text in sorted(path.read_bytes() for path in files):  # wherever this folder is
+        hashed.update(text)
     return hashed.hexdigest()[:16]
 
 

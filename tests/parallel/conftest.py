@@ -8,7 +8,7 @@ SIZE = rank_and_size()[1]
 
 collect_ignore_glob = ["elastic/*", "frameworks/*"]
 if SIZE == 1:
-    jobs = ("torch", "tensorflow", "cuda", "cuda_tensorflow", "cases")
+    jobs = ("torch", "tensorflow", "cuda", "cuda_tensorflow", "timeline", "cases")
     collect_ignore_glob += [f"{job}/*" for job in jobs]
 
 

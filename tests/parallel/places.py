@@ -3,6 +3,11 @@
 import numba
 import pytest
 
+if numba.config.ENABLE_CUDASIM:
+    from tests.simulator.turns import take_turns
+
+    take_turns()
+
 
 def watched(monkeypatch, device, simulated):
     """All places that ``device.of`` finds; without a GPU, those that ``simulated`` makes."""

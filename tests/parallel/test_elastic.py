@@ -13,7 +13,7 @@ import pytest
 
 from tests.parallel.job import ENVIRONMENT, ROOT
 
-pytestmark = pytest.mark.parallel
+pytestmark = [pytest.mark.parallel, pytest.mark.extended]
 
 LIMIT = 420  # seconds
 

@@ -14,6 +14,7 @@ import pytest
 from tests.parallel.job import ENVIRONMENT, ROOT
 
 
+@pytest.mark.extended
 @pytest.mark.parallel
 def test_the_same_seed_step_name_and_data_give_the_same_words(tmp_path):
     launcher = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]

@@ -40,6 +40,7 @@ def test_failing_rank_is_shown_alone_and_other_tests_go_on(tmp_path):
     assert "rank 0 says hello" not in text
 
 
+@pytest.mark.extended
 def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
     report = run("test_one_rank_leaves", tmp_path)
     assert report.seconds < START + 10
@@ -49,12 +50,14 @@ def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
     assert no_rank_left(report)
 
 
+@pytest.mark.extended
 def test_failure_after_the_last_test_is_shown(tmp_path):
     report = run("test_one_rank_fails_at_exit", tmp_path)
     assert "1 passed" in report.summary()
     assert "rank 1 cannot clean up" in report.details()
 
 
+@pytest.mark.extended
 def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
     report = run("test_one_rank_hangs", tmp_path, limit=5)
     assert report.seconds < START + 5
@@ -64,6 +67,7 @@ def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
     assert no_rank_left(report)
 
 
+@pytest.mark.extended
 def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
     report = run("test_one_rank_hangs", tmp_path, limit=1000, job_limit=25)
     assert report.status is None
@@ -73,6 +77,7 @@ def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
     assert no_rank_left(report)
 
 
+@pytest.mark.extended
 def test_dying_rank(tmp_path):
     report = run("test_one_rank_crashes", tmp_path)
     rank_1 = report.details().split("---- rank 1")[1]
@@ -80,11 +85,13 @@ def test_dying_rank(tmp_path):
     assert "Aborted" in rank_1
 
 
+@pytest.mark.extended
 def test_ranks_must_collect_the_same(tmp_path):
     report = run("test_ranks_differ", tmp_path)
     assert "rank 0 collected other tests" in report.details()
 
 
+@pytest.mark.extended
 def test_no_tests_is_a_failure(tmp_path):
     report = run("test_nothing_of_this_name", tmp_path)
     assert report.summary().startswith("no tests")

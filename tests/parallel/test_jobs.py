@@ -4,33 +4,52 @@ import pytest
 
 from tests.parallel.job import Job, missing
 
-#: What depends on the number of ranks, for jobs of more of them than run all tests.
+#: What depends on the number of ranks: the bits of the specification, sets of some of the ranks.
+CORE = "specification or process_set"
+#: For jobs of more ranks than run all tests.
 LARGER = "specification or too_few_bits"
 
+#: The device path of the adapters, with the kernels in Numba's CUDA simulator.
+SIMULATED = {"NUMBA_ENABLE_CUDASIM": "1"}
+SETTINGS = {
+    "cuda": SIMULATED,
+    "cuda_tensorflow": SIMULATED,
+    "timeline": {"HOROVOD_TIMELINE": "DYNAMIC"},
+}
+
 JOBS = [
-    pytest.param(framework, launcher, np, (), id=f"{framework}-{launcher}-{np}")
-    for framework in ("torch", "tensorflow")
-    for launcher, np in (("gloo", 2), ("gloo", 3), ("mpi", 2))
-] + [
-    pytest.param("torch", launcher, np, ("-k", LARGER), id=f"torch-{launcher}-{np}")
-    for launcher, np in (("gloo", 4), ("mpi", 3), ("gloo", 5))
+    ("torch", "gloo", 2, ""),
+    ("tensorflow", "gloo", 2, ""),
+    ("torch", "gloo", 3, CORE),
+    ("tensorflow", "gloo", 3, CORE),
+    ("cuda", "gloo", 2, "test_linear"),
 ]
-# The device path of the adapters, with the kernels in Numba's CUDA simulator.
-JOBS += [
-    pytest.param(folder, "gloo", 2, (), id=f"{folder}-gloo-2")
-    for folder in ("cuda", "cuda_tensorflow")
+REST = [
+    ("torch", "gloo", 3, f"not ({CORE})"),
+    ("tensorflow", "gloo", 3, f"not ({CORE})"),
+    ("torch", "mpi", 2, ""),
+    ("tensorflow", "mpi", 2, ""),
+    ("torch", "mpi", 3, LARGER),
+    ("torch", "gloo", 4, LARGER),
+    ("torch", "gloo", 5, LARGER),
+    ("cuda", "gloo", 2, "not test_linear"),
+    ("cuda_tensorflow", "gloo", 2, ""),
+    ("timeline", "gloo", 2, ""),
+]
+ALL = [pytest.param(*job) for job in JOBS] + [
+    pytest.param(*job, marks=pytest.mark.extended) for job in REST
 ]
 
 
 @pytest.mark.parallel
-@pytest.mark.parametrize(("framework", "launcher", "np", "options"), JOBS)
-def test_job(framework, launcher, np, options, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(("framework", "launcher", "np", "which"), ALL)
+def test_job(framework, launcher, np, which, tmp_path, capsys, monkeypatch):
     reason = missing(launcher)
     if reason:
         pytest.skip(reason)
-    if framework.startswith("cuda"):
-        monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    report = Job(np, (f"tests/parallel/{framework}", *options), launcher).run(tmp_path)
+    for name, value in SETTINGS.get(framework, {}).items():
+        monkeypatch.setenv(name, value)
+    report = Job(np, (f"tests/parallel/{framework}", "-k", which), launcher).run(tmp_path)
     with capsys.disabled():
         print(f"\n  {framework}, {launcher}: {report.summary()}")
     if not report.passed:

@@ -5,7 +5,7 @@ import pytest
 
 from tests.parallel.job import ENVIRONMENT, ROOT
 
-pytestmark = pytest.mark.parallel
+pytestmark = [pytest.mark.parallel, pytest.mark.extended]
 
 HALVES = ([0, 1], [2, 3])
 

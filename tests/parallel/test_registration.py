@@ -48,6 +48,7 @@ def test_robust_aggregation_example():
     assert float(errors["trimmed_mean"]) < 0.2
 
 
+@pytest.mark.extended
 @pytest.mark.parallel
 def test_a_rank_that_has_not_registered_ends_the_job(tmp_path):
     """It raises where the compressor is made; its exit shuts Horovod down on the others."""

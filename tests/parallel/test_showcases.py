@@ -24,6 +24,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.extended
 def test_synthetic_benchmark_in_the_style_of_horovod(tmp_path):
     result = tmp_path / "result.json"
     output = run(
@@ -43,6 +44,7 @@ def test_synthetic_benchmark_in_the_style_of_horovod(tmp_path):
     assert len(compressed["seconds per step"]) == 2
 
 
+@pytest.mark.extended
 def test_keras_benchmark_in_the_style_of_horovod():
     output = run(
         *HOROVODRUN, sys.executable, "benchmarks/keras_synthetic.py", "--model", "MobileNetV2",
@@ -71,6 +73,7 @@ def test_mixed_precision_example_learns():
     assert float(accuracy[1]) > 90
 
 
+@pytest.mark.extended
 def test_keras_parity_ends_with_a_table():
     output = run(
         *HOROVODRUN, sys.executable, "benchmarks/keras_parity.py", "--seeds", "1",
@@ -91,6 +94,7 @@ def test_demo_ends_with_a_table_and_a_plot(tmp_path):
     assert len(none["losses"]) == 6
 
 
+@pytest.mark.extended
 def test_parity_goes_on_where_it_stopped(tmp_path):
     results = tmp_path / "results.json"
     finished = {

@@ -6,3 +6,8 @@ Numba decides when it is imported whether ``numba.cuda`` is the simulator.
 import numba
 
 collect_ignore_glob = [] if numba.config.ENABLE_CUDASIM else ["test_*.py"]
+
+if numba.config.ENABLE_CUDASIM:
+    from tests.simulator.turns import take_turns
+
+    take_turns()

@@ -1,6 +1,7 @@
 """CUDA kernels without a GPU: what is missing is told, and the simulator runs them all."""
 
 import contextlib
+import importlib
 import inspect
 import os
 import re
@@ -83,8 +84,11 @@ def test_adapter_imports_without_cuda_packages(framework):
 def test_memory_is_the_framework_s():
     """Numba allocates nothing: its memory would be lost to the framework, and cost a wait."""
     allocators = r"cuda\.(\w+_array\w*|to_device|pinned|mapped)\b"
-    for folder in ("cuda_kernels", "horovod_gqsgd/torch", "horovod_gqsgd/tensorflow"):
-        for path in (ROOT / folder).glob("*.py"):
+    for package in ("cuda_kernels", "torch", "tensorflow"):
+        [folder] = importlib.import_module(f"horovod_gqsgd.{package}").__path__
+        files = [*Path(folder).glob("*.py")]
+        assert files
+        for path in files:
             assert not re.search(allocators, path.read_text()), path
 
 
@@ -272,7 +276,7 @@ def test_pairwise_depth():
         tree_of(2**15 + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_simulator(capsys):
     """Every kernel in a process in which ``numba.cuda`` is the simulator."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/simulator"]

@@ -1,13 +1,9 @@
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from horovod_gqsgd import reductions
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.exponential import Levels
-from horovod_gqsgd.kernels import reduce as fast_reduce
 from horovod_gqsgd.reductions import exact, get_reduction, pairwise, register_reduction, tree
 from tests.unit.checks import ROUNDINGS, check_below, check_unbiased, words
 
@@ -162,20 +158,3 @@ def test_register_bad_input(registry, name, function):
 def test_unknown_name_lists_the_known():
     with pytest.raises(ValueError, match=r"'mode' is not registered \(known: exact, pairwise\)"):
         get_reduction("mode")
-
-
-def test_numba_reduction_of_the_docs(registry):
-    """The page's code as it stands: with Numba the codes are those of NumPy."""
-    page = (Path(__file__).parents[2] / "docs/reductions.md").read_text()
-    names: dict = {}
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(code, names)
-    for levels in LEVELS:
-        size = 100 * levels.bits
-        packed = np.random.default_rng(0).integers(0, 256, (5, size)).astype(np.uint8)
-        results = {}
-        for name in ("median", "fast median"):
-            results[name] = np.empty(size, np.uint8)
-            where = (results[name], 797, Dither(0, 0, "weight"))
-            fast_reduce.reduce(get_reduction(name), packed, levels, *where)
-        assert (results["median"] == results["fast median"]).all(), levels

@@ -1,8 +1,5 @@
 """``hvd.allreduce`` and ``hvd.grouped_allreduce`` with ``compression=GlobalQSGD``."""
 
-import contextlib
-import json
-import time
 import weakref
 
 import numpy as np
@@ -358,37 +355,6 @@ def test_order_does_not_matter(hvd):
             hvd.synchronize(handles[name]).as_subclass(torch.Tensor),
             expected(everyones[name], Config(), name),
         )
-
-
-def fused(path):
-    """Names of the allreduces that Horovod's timeline tells to have gone together with others."""
-    text = path.read_text().rstrip().rstrip(",").rstrip("]")
-    events = json.loads(f"{text}]")
-    names = {e["pid"]: e["args"].get("name") for e in events if e.get("name") == "process_name"}
-    return [names[e["pid"]] for e in events if e.get("name") == "MEMCPY_IN_FUSION_BUFFER"]
-
-
-def test_norms_and_words_are_fused(hvd, tmp_path):
-    """Many at a time, as Horovod's timeline shows: one by one, forty would take forty rounds."""
-    names = [f"fused.{i}" for i in range(40)]
-    for timed in (False, True):
-        if timed:
-            hvd.start_timeline(str(tmp_path / "timeline.json"))
-        marked = [GlobalQSGD.compress(gradient(hvd.rank(), 2000))[0] for _ in names]
-        pairs = zip(marked, names, strict=True)
-        for handle in [hvd.allreduce_async_(tensor, name=name) for tensor, name in pairs]:
-            hvd.synchronize(handle)
-    hvd.stop_timeline()
-    if hvd.rank() == 0:  # a thread of Horovod's writes the file
-        together = []
-        deadline = time.monotonic() + 10
-        while len(together) < 40 and time.monotonic() < deadline:
-            time.sleep(0.1)
-            with contextlib.suppress(OSError, ValueError):
-                together = fused(tmp_path / "timeline.json")
-        words = {name for name in together if name.endswith(".gq.words")}
-        assert len(words) >= 20
-        assert len({*together} - words) >= 20
 
 
 @pytest.mark.np(3)
