@@ -34,10 +34,7 @@ def test_unit(tier, tmp_path, capfd):
     assert not (tmp_path / ".git").exists()
     (ROOT / "output").mkdir(exist_ok=True)
     (tmp_path / "output").symlink_to(ROOT / "output")  # with kernels that were compiled before
-    env = {
-        **os.environ,
-        "PATH": without(tmp_path / "bin", "git", "gcc", "g++", "cc", "c++", "make"),
-    }
+    path = without(tmp_path / "bin", "git", "gcc", "g++", "cc", "c++", "make")
     with capfd.disabled():
         print(f"\n\n  tests/unit, {tier}, in a folder like the image's:\n", flush=True)
         command = [sys.executable, "-m", "tests.unit", "-m", tier]
