@@ -4,7 +4,7 @@ Every cell is one job on the cluster: a workload at one rate of the links, in wh
 take turns. Finished cells are kept in ``--results`` and not repeated, whatever state of the code
 they were measured at (a run tells which those are; to measure one again, remove it from that file).
 At the end the page and the plots in ``--docs`` are written from all of them, also with ``--only``.
-Needs root and iproute2 (docs/cluster.md).
+Needs virtual hosts (docs/cluster.md).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 from bench_report import write_report
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from virtual_hosts.problem import Problem, check_needs
+from virtual_hosts.problem import Problem, isolation
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
@@ -217,7 +217,7 @@ def measure(
 def main() -> int:
     """Run the cells that are missing, then report all that are there."""
     options = arguments()
-    check_needs()
+    isolation()  # or say now what is missing
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the cluster
     cells = plan(options)
     found = json.loads(options.results.read_text()) if options.results.exists() else {}

@@ -156,7 +156,7 @@ def write_report(
     models = list(dict.fromkeys(contest.model for contest in found))
     lines = [
         "# Benchmark\n",
-        f"```console\n$ sudo make bench{'-quick' if quick else ''}\n```\n",
+        f"```console\n$ make bench{'-quick' if quick else ''}\n```\n",
         "All virtual hosts share the cores of one machine ([cluster](cluster.md)): compare ratios, "
         "not absolute times, and not those of different machines. Median step time in "
         "milliseconds, the slowest rank; *× none* is the median over rounds in which all take "

@@ -4,7 +4,8 @@
 
 The hosts h1 … hN are network namespaces on one switch. The command is what each rank runs,
 without horovodrun: the stock launcher starts it on all of them. At the end stand the bytes that
-each host sent and received, and the exit status is the job's. Needs root and iproute2.
+each host sent and received, and the exit status is the job's. Needs iproute2, and root only where
+users may not make namespaces, and for --cpus.
 """
 
 import argparse
@@ -20,11 +21,8 @@ from typing import Any
 from virtual_hosts.cores import bandwidth, sweep
 from virtual_hosts.launchers import LAUNCHERS
 from virtual_hosts.network import bits_per_second
-from virtual_hosts.problem import Problem, check_needs
+from virtual_hosts.problem import Problem, isolation
 from virtual_hosts.session import Event, Outcome, run_job
-
-#: A process namespace around everything: what is in it ends with its first process.
-ISOLATE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
 
 
 def rate(text: str) -> str:
@@ -99,16 +97,16 @@ def arguments() -> argparse.Namespace:
 
 
 def outside(options: argparse.Namespace) -> int:
-    """Run this script again inside a process namespace, and see that it ends with us.
+    """Run this script again inside namespaces of its own, and see that it ends with us.
 
     Its lifeline is a pipe that only we hold open: it closes when we end, for whatever reason. What
     it could not remove, as it was killed, we do, or the next cluster does.
     """
-    check_needs()
+    namespaces = isolation()
     if options.cpus:
         sweep()
     reading, writing = os.pipe()
-    command = [*ISOLATE, sys.executable, __file__, "--lifeline", str(reading), *sys.argv[1:]]
+    command = [*namespaces, sys.executable, __file__, "--lifeline", str(reading), *sys.argv[1:]]
     stop: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: stop.append(received))

@@ -32,8 +32,8 @@ NO_GROUPS = """--cpus needs the cpu controller of the kernel's control groups, a
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   or, where controllers are those of version 1, mount -t cgroup -o cpu cgroup /sys/fs/cgroup/cpu"""
 NOT_ALLOWED = """
-  --cpus needs control groups that may be written (in a container: docker run --privileged) and a
-  kernel with CONFIG_CFS_BANDWIDTH"""
+  --cpus needs control groups that may be written (sudo; in a container: docker run --privileged)
+  and a kernel with CONFIG_CFS_BANDWIDTH"""
 BUSY = """
   a container's topmost group cannot divide its CPU time while processes are in it; move them:
   cd {root} && mkdir all && for p in $(cat cgroup.procs); do echo $p > all/cgroup.procs; done"""

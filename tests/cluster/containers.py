@@ -1,6 +1,6 @@
 """The image's workers without an engine for containers, and a command that a launcher runs.
 
-    unshare --pid --fork --kill-child --mount --mount-proc \\
+    unshare --net --pid --fork --kill-child --mount --mount-proc \\
         python -m tests.cluster.containers [--root IMAGE] -- horovodrun -np 3 -H worker1:1,… CMD
 
 Containers are virtual hosts: launcher, worker1, worker2, worker3, on one network. With ``--root``,
@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from virtual_hosts.network import Namespace, Network
-from virtual_hosts.problem import check_needs, run
+from virtual_hosts.problem import run
 from virtual_hosts.session import name_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,6 @@ def main() -> int:
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    check_needs()
     with cluster(options.root) as (launcher, output):
         place = "/output" if options.root else str(output)  # this machine has none
         words = [word.replace("/output", place) for word in options.command]

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from virtual_hosts.cores import hierarchy
-from virtual_hosts.problem import Problem, check_needs
+from virtual_hosts.problem import Problem, isolation
 
 from tests.parallel.job import ENVIRONMENT, ROOT, missing
 
@@ -29,6 +29,13 @@ cores, taken = len(os.sched_getaffinity(0)), time.process_time() - cpu
 told = json.dumps({"start": start, "end": end, "cpu": taken, "cores": cores})
 pathlib.Path(f"{os.uname().nodename}-{os.getpid()}.json").write_text(told)
 """
+# Before a command: it runs as a user without any privilege, and as nobody who may make namespaces.
+USER = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+NO_NAMESPACES = [
+    "unshare", "--user", "--map-root-user", "sh", "-c",
+    "echo 0 > /proc/sys/user/max_user_namespaces && "
+    'exec setpriv --bounding-set -all --inh-caps -all "$@"', "sh",
+]  # fmt: skip
 PLAIN = 12_000_000  # bytes of the gradient that `exchange` reduces
 CHATTER = 200_000  # bytes a second by which ranks keep in touch (docs/cluster.md: 160,000)
 PATIENCE = 60.0  # seconds, for what takes five on an idle machine
@@ -40,7 +47,7 @@ pytestmark = pytest.mark.parallel
 def needs():
     """Skip where virtual hosts cannot be made."""
     try:
-        check_needs()
+        isolation()
     except Problem as problem:
         pytest.skip(str(problem))
 
@@ -62,13 +69,13 @@ def cpus(request, needs):
     return request.param
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen:
+def start(folder: Path, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen:
     """A cluster whose ranks run in ``folder``, with temporary files in ``folder``/tmp."""
     (folder / "tmp").mkdir(exist_ok=True)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
     return subprocess.Popen(
-        [*CLUSTER, *arguments],
+        [*before, *CLUSTER, *arguments],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
@@ -126,6 +133,7 @@ def test_bytes_on_the_wire_and_the_specification_at_200_megabits(needs, tmp_path
     job = start(
         tmp_path, "--hosts", "2", "--rate", "200mbit", "--host-rate", "h2=100mbit",
         "--json", str(account), "--", "python", "-m", "tests.cluster.exchange", str(tmp_path),
+        before=USER,
     )  # fmt: skip
     output = finish(job)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
@@ -215,9 +223,9 @@ def test_failure_of_the_job_is_its_status_and_nothing_remains(cpus, tmp_path):
 STUBBORN = ["sh", "-c", f"trap '' TERM INT HUP; {WHERE}; setsid sleep 1000"]
 
 
-def started(folder: Path, *options: str) -> subprocess.Popen:
+def started(folder: Path, *options: str, before: Sequence[str] = ()) -> subprocess.Popen:
     """A cluster of two hosts on which `STUBBORN` runs."""
-    job = start(folder, "--hosts", "2", *options, "--", *STUBBORN)
+    job = start(folder, "--hosts", "2", *options, "--", *STUBBORN, before=before)
     assert until(lambda: (folder / "h1").exists() and (folder / "h2").exists())
     time.sleep(0.5)
     return job
@@ -228,7 +236,7 @@ def started(folder: Path, *options: str) -> subprocess.Popen:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_nothing_remains_of_an_interrupted_job(cpus, tmp_path, number, status):
-    job = started(tmp_path, *cpus)
+    job = started(tmp_path, *cpus, before=[] if cpus else USER)
     assert len(groups(tmp_path, "h1", "h2")) == (2 if cpus else 0)
     job.send_signal(number)
     output = finish(job, status)
@@ -281,9 +289,9 @@ def test_a_cable_is_cut_and_restored(needs, tmp_path):
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (["unshare", "--user"], "virtual hosts need root"),
-        (["setpriv", "--bounding-set", "-all"], "capabilities SYS_ADMIN and NET_ADMIN"),
-        (["env", "PATH=/nowhere"], "ip is not on PATH: apt-get install iproute2"),
+        (NO_NAMESPACES, "sysctl user.max_user_namespaces=15000"),
+        (NO_NAMESPACES, "docker run --privileged (it takes SYS_ADMIN and NET_ADMIN)"),
+        (["env", "PATH=/nowhere"], "is not on PATH: apt-get install "),
     ],
 )
 def test_what_is_missing_is_told(needs, tmp_path, before, message):

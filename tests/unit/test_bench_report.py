@@ -199,7 +199,7 @@ def bench_run(monkeypatch, tmp_path):
         reported: dict = {}
         results, docs = str(tmp_path / "bench.json"), str(tmp_path)
         monkeypatch.setattr(sys, "argv", ["bench", "--results", results, "--docs", docs, *options])
-        monkeypatch.setattr(bench, "check_needs", lambda: None)
+        monkeypatch.setattr(bench, "isolation", list)
         monkeypatch.setattr(bench, "run", lambda cell, say: ran.append(cell.key))
         monkeypatch.setattr(
             bench, "write_report", lambda cells, docs, quick, left: reported.update(cells) or ""
