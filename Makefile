@@ -20,8 +20,8 @@ setup:  ## make .venv ready (the other targets do that by themselves)
 	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11, or name one: make PYTHON=…" >&2; exit 1; }
 	@$(PYTHON) scripts/setup_env.py
 
-demo: setup  ## train on two processes with none, fp16 and GlobalQSGD, and compare
-	@$(RUN) examples/demo.py
+demo: setup  ## train on a slow network with none, fp16 and GlobalQSGD, and compare (4 min)
+	@$(RUN) benchmarks/demo.py
 
 test: setup  ## every feature, in ten minutes; `make test T="tests/unit -k name"` for some tests
 	$(RUN) -m pytest $(if $(filter file,$(origin T)),-m "not extended",$(T))

@@ -27,12 +27,12 @@ import torch.distributed as dist
 from contenders import Contender, contender
 from meeting import meet
 from models import MODELS, workload
+from traffic import COUNTER, interface_bytes
 
 from horovod_gqsgd import sections
 from horovod_gqsgd.torch import statistics
 
 PHASES = ("norm", "encode", "reduce", "decode")
-COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")  # there on virtual hosts
 
 
 @dataclass
@@ -51,13 +51,13 @@ class Record:
         statistics.reset()
         carried = carried_bytes()  # which takes some ms: before the ranks meet
         meet()
-        sent, cpu, start = sent_bytes(), time.process_time(), time.perf_counter()
+        sent, cpu, start = interface_bytes(), time.process_time(), time.perf_counter()
         for _ in range(steps):
             racer.step()
         self.seconds.append((time.perf_counter() - start) / steps)
         meet()
         self.cpu.append((time.process_time() - cpu) / steps)
-        self.sent.append((sent_bytes() - sent) / steps)
+        self.sent.append((interface_bytes() - sent) / steps)
         self.carried.append((carried_bytes() - carried) / steps)
         self.totals.update(asdict(statistics))
         self.steps += steps
@@ -67,11 +67,6 @@ class Record:
         phases = {phase: self.totals[f"{phase}_seconds"] / self.steps for phase in PHASES}
         traffic = {"sent": self.sent, "carried": self.carried}
         return {"seconds": self.seconds, **traffic, "cpu": fmean(self.cpu), **phases}
-
-
-def sent_bytes() -> int:
-    """Bytes that have left this host."""
-    return int(COUNTER.read_text()) if COUNTER.exists() else 0
 
 
 def carried_bytes() -> int:

@@ -82,18 +82,6 @@ def test_keras_parity_ends_with_a_table():
     assert re.search(r"\| `gqsgd` \| [\d.]+ \| [\d.]+ \| 153,\d\d\d \|", output), output
 
 
-def test_demo_ends_with_a_table_and_a_plot(tmp_path):
-    output = run(sys.executable, "examples/demo.py", "--steps", "6", "--output", str(tmp_path))
-    assert "605,224" in output
-    assert "exact" in output
-    assert "GlobalQSGD(bits=5)" in output
-    assert (tmp_path / "demo.png").stat().st_size > 10_000
-    none, fp16, eight, five = json.loads((tmp_path / "demo.json").read_text())
-    assert none["snr_db"] is None, "an uncompressed average is the exact one"
-    assert fp16["snr_db"] > eight["snr_db"] > five["snr_db"] > 0
-    assert len(none["losses"]) == 6
-
-
 @pytest.mark.extended
 def test_parity_goes_on_where_it_stopped(tmp_path):
     results = tmp_path / "results.json"
