@@ -63,7 +63,7 @@ def test_the_compose_file_runs_the_demo_on_three_workers():
     assert [service(f"worker{i}") for i in (1, 2, 3)] == [["worker"]] * 3
     assert service("keys") == ["keys"]
     output = launch(*service("launcher"), "--steps", "2", env={"COLUMNS": "120"})
-    assert "Horovod on worker1:1,worker2:1,worker3:1" in output
+    assert "Network: worker1, worker2, worker3, TCP paced to 200 Mb/s" in output
     assert "GlobalQSGD(bits=5)" in output
     assert "demo.png" in output
 
