@@ -41,7 +41,7 @@ test-gpu: setup  ## tests and speed on a real GPU; writes output/gpu-report.md t
 image-test: setup  ## build the Docker image with buildah, no engine needed, and run it (root; long)
 	@scripts/image_test.sh
 
-bench: setup  ## compare compressors on virtual hosts, into docs/ (root; long, goes on after a stop)
+bench: setup  ## compare compressors on virtual hosts, into docs/ (hours; goes on after a stop)
 	@$(RUN) benchmarks/bench.py
 
 bench-quick: setup  ## the headline of that, into output/, in at most ten minutes

@@ -4,7 +4,7 @@ Every cell is one job on the cluster: a workload at one rate of the links, in wh
 take turns. Finished cells are kept in ``--results`` and not repeated, whatever state of the code
 they were measured at (a run tells which those are; to measure one again, remove it from that file).
 At the end the page and the plots in ``--docs`` are written from all of them, also with ``--only``.
-Needs virtual hosts (docs/cluster.md).
+Needs virtual hosts (docs/cluster.md), and root for cells in which hosts have shares of CPU time.
 """
 
 import argparse
@@ -224,6 +224,9 @@ def main() -> int:
     chosen = [cell for cell in cells if options.only in cell.key]
     for line in kept(cells, found, commit()):
         print(line)
+    if os.geteuid() and (shares := [cell.key for cell in chosen if cell.cpus]):
+        print(f"Left out, as shares of CPU time take root (sudo): {'; '.join(shares)}")
+        chosen = [cell for cell in chosen if not cell.cpus]
     measure(chosen, found, options.results, options.minutes)
     docs = options.docs or ROOT / ("output" if options.quick else "docs")
     if finished := {cell.key: found[cell.key] for cell in cells if cell.key in found}:

@@ -99,7 +99,7 @@ def watch(process: subprocess.Popen, race: Race, events: Path, console: Console)
                 if event["event"] == "auc" and not screen:
                     console.print(line(race, race.runners[event["compression"]]), highlight=False)
             if screen:
-                doing = "handing out weights" if race.steps else "starting the ranks"
+                doing = "sending initial weights" if race.steps else "starting the ranks"
                 view = live(race, f"{doing} ({time.monotonic() - start:.0f} s)")
                 screen.update(view, refresh=True)
             if running:

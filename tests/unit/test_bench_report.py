@@ -194,12 +194,13 @@ def test_growth_with_hosts_is_measured_at_equal_shares_of_the_cores():
 def bench_run(monkeypatch, tmp_path):
     """`make bench` with options, whose jobs only tell their names; what ran, and the report."""
 
-    def start(*options: str) -> tuple[list[str], dict]:
+    def start(*options: str, user: int = 0) -> tuple[list[str], dict]:
         ran: list[str] = []
         reported: dict = {}
         results, docs = str(tmp_path / "bench.json"), str(tmp_path)
         monkeypatch.setattr(sys, "argv", ["bench", "--results", results, "--docs", docs, *options])
         monkeypatch.setattr(bench, "isolation", list)
+        monkeypatch.setattr(os, "geteuid", lambda: user)
         monkeypatch.setattr(bench, "run", lambda cell, say: ran.append(cell.key))
         monkeypatch.setattr(
             bench, "write_report", lambda cells, docs, quick, left: reported.update(cells) or ""
@@ -243,6 +244,13 @@ def test_a_run_that_goes_on_skips_finished_cells_and_says_what_state_they_are_of
     assert sorted(reported) == sorted(planned)
     told = f"Kept from before, this is after: {'; '.join(first)}"
     assert told in capsys.readouterr().out
+
+
+def test_a_user_without_root_gets_all_cells_but_those_with_shares(bench_run, capsys):
+    ran, _ = bench_run("--only", "growth", user=1000)
+    assert "growth, 4 hosts, 10 M, 100 tensors" in ran
+    assert not [key for key in ran if "cores" in key]
+    assert "take root (sudo): growth, 2 hosts of 0.2 cores" in capsys.readouterr().out
 
 
 def test_cells_that_were_not_chosen_stay_in_the_report(bench_run):
