@@ -22,7 +22,7 @@ JOBS = [
     ("tensorflow", "gloo", 2, ""),
     ("torch", "gloo", 3, CORE),
     ("tensorflow", "gloo", 3, CORE),
-    ("cuda", "gloo", 2, "test_linear"),
+    ("cuda", "gloo", 2, ""),
 ]
 REST = [
     ("torch", "gloo", 3, f"not ({CORE})"),
@@ -32,7 +32,6 @@ REST = [
     ("torch", "mpi", 3, LARGER),
     ("torch", "gloo", 4, LARGER),
     ("torch", "gloo", 5, LARGER),
-    ("cuda", "gloo", 2, "not test_linear"),
     ("cuda_tensorflow", "gloo", 2, ""),
     ("timeline", "gloo", 2, ""),
 ]

@@ -31,7 +31,7 @@ def test_norms_and_words_are_fused(hvd, tmp_path):
             hvd.synchronize(handle)
     hvd.stop_timeline()
     if hvd.rank() == 0:  # a thread of Horovod's writes the file
-        together = []
+        together: list[str] = []
         deadline = time.monotonic() + 10
         while len(together) < 40 and time.monotonic() < deadline:
             time.sleep(0.1)
