@@ -44,9 +44,8 @@ def install() -> None:
         if "_async_" in name:
             own = _grouped(function) if "_grouped_allreduce_" in name else _named(function)
             setattr(library, name, own)
-    for operation in ("reducescatter", "grouped_reducescatter"):
-        name = f"horovod_torch_{operation}_async_gqsgd_Gradient"
-        setattr(library, name, _plain(operation))
+            start, _type = name.split("_async_")
+            setattr(library, f"{start}_async_gqsgd_Gradient", _plain(start))
     library.horovod_torch_allreduce_async_gqsgd_Gradient = _allreduce
     library.horovod_torch_grouped_allreduce_async_gqsgd_Gradient = _grouped_allreduce
     library.horovod_torch_wait_and_clear = _wait
@@ -86,21 +85,27 @@ def _grouped(function: Callable) -> Callable:
     return call
 
 
-def _plain(operation: str) -> Callable:
-    """Horovod's own function, for operations that go uncompressed."""
+def _plain(start: str) -> Callable:
+    """Horovod's own function, for operations that go uncompressed; they refuse what they would.
 
-    def call(tensor: Any, *arguments: Any) -> int:
-        if isinstance(tensor, torch.Tensor):
-            plain = _unmarked(tensor)
-            return _named(native.function(operation, plain))(plain, *arguments)
-        group = [_unmarked(member) for member in tensor]
-        return _named(native.function(operation, group[0]))(group, *arguments)
+    Marked tensors come here from users, and from Horovod: the gradient of a reducescatter is an
+    allgather of what goes back through `decompress`.
+    """
+    kind = getattr(mpi_ops, f"{start.removeprefix('horovod_torch')}_function_factory")
+
+    def call(*arguments: Any) -> int:
+        plain = [_unmarked(given) for given in arguments]
+        first = plain[0][0] if isinstance(plain[0], list) else plain[0]
+        return getattr(native.library, mpi_ops._check_function(kind, first))(*plain)
 
     return call
 
 
-def _unmarked(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.plain() if isinstance(tensor, Gradient) else tensor
+def _unmarked(given: Any) -> Any:
+    """A tensor, or the members of a group, without marks; anything else as it is."""
+    if isinstance(given, (list, tuple)):
+        return [_unmarked(member) for member in given]
+    return given.plain() if isinstance(given, Gradient) else given
 
 
 def _allreduce(

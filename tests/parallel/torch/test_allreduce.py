@@ -175,20 +175,6 @@ def test_integers_go_uncompressed(hvd, dtype):
     assert result.dtype == dtype
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_reducescatter_goes_uncompressed(hvd, grouped):
-    mine = gradient(hvd.rank(), 12, 300)
-    options = {"op": hvd.Sum, "compression": GlobalQSGD}
-    if grouped:
-        (result,) = hvd.grouped_reducescatter([mine], name="grouped_scatter", **options)
-    else:
-        result = hvd.reducescatter(mine, name="scatter", **options)
-    total = torch.stack(everyone(hvd, 12, 300)).sum(0)
-    share = 12 // hvd.size()
-    mine = total[hvd.rank() * share : (hvd.rank() + 1) * share]
-    torch.testing.assert_close(result, mine, rtol=1e-5, atol=1e-5)
-
-
 def test_min_size(hvd):
     for size, compressed in ((1023, 0), (1024, 1)):
         before = statistics.tensors
