@@ -1,6 +1,7 @@
 """The harness tells failing, hanging and dying ranks apart, in time, by the right rank."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,32 @@ pytestmark = pytest.mark.parallel
 
 CASES = "tests/parallel/cases"
 START = 40.0  # generous for the start of a job on a busy machine
+LIMIT = 15.0  # for a test that hangs, imports among it
 
 
 def run(case: str, folder: Path, limit: float = 60.0, job_limit: float = 120.0) -> Report:
     report = Job(2, (f"{CASES}/{case}.py",), limit=limit, job_limit=job_limit).run(folder)
     assert not report.passed
     return report
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The jobs that go wrong, three at a time, as most of their time is somebody's patience."""
+    jobs: dict[str, dict] = {
+        "test_one_rank_hangs, job": {"limit": 1000, "job_limit": 25},
+        "test_one_rank_leaves": {},
+        "test_one_rank_hangs": {"limit": LIMIT},
+        "test_one_rank_fails_at_exit": {},
+        "test_one_rank_crashes": {},
+        "test_ranks_differ": {},
+        "test_nothing_of_this_name": {},
+    }
+    with ThreadPoolExecutor(3) as pool:
+        yield {
+            name: pool.submit(run, name.split(",")[0], tmp_path_factory.mktemp("job"), **limits)
+            for name, limits in jobs.items()
+        }
 
 
 def no_rank_left(report: Report) -> bool:
@@ -41,8 +62,8 @@ def test_failing_rank_is_shown_alone_and_other_tests_go_on(tmp_path):
 
 
 @pytest.mark.extended
-def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
-    report = run("test_one_rank_leaves", tmp_path)
+def test_failure_ends_a_job_whose_other_ranks_wait(reports):
+    report = reports["test_one_rank_leaves"].result()
     assert report.seconds < START + 10
     text = report.details()
     assert "rank 1 never joins" in text
@@ -51,16 +72,16 @@ def test_failure_ends_a_job_whose_other_ranks_wait(tmp_path):
 
 
 @pytest.mark.extended
-def test_failure_after_the_last_test_is_shown(tmp_path):
-    report = run("test_one_rank_fails_at_exit", tmp_path)
+def test_failure_after_the_last_test_is_shown(reports):
+    report = reports["test_one_rank_fails_at_exit"].result()
     assert "1 passed" in report.summary()
     assert "rank 1 cannot clean up" in report.details()
 
 
 @pytest.mark.extended
-def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
-    report = run("test_one_rank_hangs", tmp_path, limit=5)
-    assert report.seconds < START + 5
+def test_hanging_rank_ends_within_the_limit_with_its_stack(reports):
+    report = reports["test_one_rank_hangs"].result()
+    assert report.seconds < START + LIMIT
     assert "1 unfinished" in report.summary()
     rank_1 = report.details().split("---- rank 1")[1]
     assert "sleep_for_ever" in rank_1
@@ -68,8 +89,8 @@ def test_hanging_rank_ends_within_the_limit_with_its_stack(tmp_path):
 
 
 @pytest.mark.extended
-def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
-    report = run("test_one_rank_hangs", tmp_path, limit=1000, job_limit=25)
+def test_job_limit_catches_what_the_limit_of_a_test_does_not(reports):
+    report = reports["test_one_rank_hangs, job"].result()
     assert report.status is None
     assert report.seconds < 25 + 15
     assert "sleep_for_ever" in report.details()
@@ -78,21 +99,21 @@ def test_job_limit_catches_what_the_limit_of_a_test_does_not(tmp_path):
 
 
 @pytest.mark.extended
-def test_dying_rank(tmp_path):
-    report = run("test_one_rank_crashes", tmp_path)
+def test_dying_rank(reports):
+    report = reports["test_one_rank_crashes"].result()
     rank_1 = report.details().split("---- rank 1")[1]
     assert "rank 1 is about to go" in rank_1
     assert "Aborted" in rank_1
 
 
 @pytest.mark.extended
-def test_ranks_must_collect_the_same(tmp_path):
-    report = run("test_ranks_differ", tmp_path)
+def test_ranks_must_collect_the_same(reports):
+    report = reports["test_ranks_differ"].result()
     assert "rank 0 collected other tests" in report.details()
 
 
 @pytest.mark.extended
-def test_no_tests_is_a_failure(tmp_path):
-    report = run("test_nothing_of_this_name", tmp_path)
+def test_no_tests_is_a_failure(reports):
+    report = reports["test_nothing_of_this_name"].result()
     assert report.summary().startswith("no tests")
     assert "file or directory not found" in report.details()
