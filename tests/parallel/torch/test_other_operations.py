@@ -37,7 +37,7 @@ def test_grouped_reducescatter(hvd, op):
     def operation(compression):
         mine = [gradient(hvd.rank(), 12, size, seed=size).requires_grad_() for size in (300, 2)]
         counts = torch.full((4, 3), hvd.rank(), dtype=torch.int32)
-        options = {"op": getattr(hvd, op), "compression": compression, "prescale_factor": 2.0}
+        options = {"op": getattr(hvd, op), "compression": compression}
         members = [mine[0], counts, mine[1]] if op == "Sum" else mine
         shares = hvd.grouped_reducescatter(members, name=f"grs.{op}", **options)
         floats = [share for share in shares if share.is_floating_point()]
