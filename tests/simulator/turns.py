@@ -1,4 +1,4 @@
-"""Numba's CUDA simulator with threads of a block that take turns, in a sixth of its time.
+"""Numba's CUDA simulator with threads of a block that take turns: four times as fast.
 
 Numba starts them all and looks after them in a loop, and all compete for the GIL. Here each runs
 up to a barrier or its end, and only kernels with barriers need threads of the system at all.
