@@ -50,10 +50,11 @@ class Exchange:
     def bucket(self, sizes: Iterable[int]) -> Bucket:
         """The tensors in the world as it is now."""
         rank, n = native.world(self.call.process_set)
-        key = (rank, n, [int(size) for size in sizes])
+        ranks = native.ranks(self.call.process_set)
+        key = (rank, n, ranks, [int(size) for size in sizes])
         if self._bucket is None or self._bucket[0] != key:
             names = [dtype.name for dtype in self.dtypes]
-            scheme = (self.call.key, key[-1], names, self.call.factor(n))
+            scheme = (self.call.key, key[-1], names, self.call.factor(n), ranks)
             self._bucket = key, Bucket(self.codec(self.config, rank, n), *scheme)
         return self._bucket[1]
 
@@ -77,8 +78,10 @@ class Exchange:
 
     def disagree(self, sizes: Iterable[int]) -> None:
         """Tell one another what one has, and raise what differs."""
-        mine = tf.constant(self.bucket(sizes).description()[None])
-        raise agreement.explain(self.call.key, self.call.later(mpi_ops.allgather, 1, mine).numpy())
+        bucket = self.bucket(sizes)
+        mine = tf.constant(bucket.description()[None])
+        everyone = self.call.later(mpi_ops.allgather, 1, mine).numpy()
+        raise agreement.explain(self.call.key, everyone, bucket.ranks)
 
     @on_worker
     def norm(self, _size: np.ndarray, *gradients: np.ndarray) -> list[np.ndarray]:
@@ -116,7 +119,7 @@ class Exchange:
         """Raise where the ranks disagree; ``told`` are then their descriptions."""
         if not agreement.read_header(head)[0]:
             rows = told.reshape(bucket.codec.n, -1).astype(np.uint8)
-            raise agreement.explain(self.call.key, rows)
+            raise agreement.explain(self.call.key, rows, bucket.ranks)
 
     def begin(self, bucket: Bucket, head: np.ndarray, sums: np.ndarray) -> Agreed:
         """Norms and dithers of this step, which counts."""

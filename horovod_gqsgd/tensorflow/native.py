@@ -23,6 +23,13 @@ def world(process_set: int) -> tuple[int, int]:
     return basics._process_set_rank(process_set), basics._process_set_size(process_set)
 
 
+def ranks(process_set: int) -> list[int] | None:
+    """The members of a process set; None for that of all ranks, where they are in order."""
+    if process_set == 0:
+        return None
+    return mpi_ops._basics._get_process_set_ids_and_ranks()[process_set]
+
+
 class Call(NamedTuple):
     """What Horovod's Python layer asked for, besides the tensors."""
 
