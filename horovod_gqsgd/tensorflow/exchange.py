@@ -72,6 +72,10 @@ class Exchange:
             sums = self.call.later(mpi_ops._allreduce, 1, sums, op=Sum)
         return head, sums
 
+    def conclude(self, results: list[Any]) -> list[Any]:
+        """The results of a group, the rest of which has been sent."""
+        return results
+
     def stage(self, function: Callable, inputs: Sequence[Any], dtypes: Sequence[tf.DType]) -> Any:
         """A method below as a node of the graph."""
         return stage(function, inputs, dtypes)

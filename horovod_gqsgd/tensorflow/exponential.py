@@ -18,7 +18,7 @@ from horovod_gqsgd.bucket import Bucket
 from horovod_gqsgd.codec import ExponentialCodec
 from horovod_gqsgd.statistics import statistics
 from horovod_gqsgd.tensorflow.exchange import Exchange
-from horovod_gqsgd.tensorflow.stage import choose, flat
+from horovod_gqsgd.tensorflow.stage import choose, flat, stage
 from horovod_gqsgd.tensorflow.worker import on_worker
 
 
@@ -104,7 +104,13 @@ class Exponential(Exchange):
         bucket = self.bucket(sizes)
         self.settle(bucket, head, everyone)
         reduced = self.buffer("reduced", bucket.length, np.uint8)
-        self.reduce(bucket, head, everyone, reduced, 0)
+        self.memory.failure = None
+        try:
+            self.reduce(bucket, head, everyone, reduced, 0)
+        except ReductionError as error:
+            if self.call.members in (None, len(self.dtypes)):
+                raise
+            self.memory.failure = error  # here alone: the others wait for the rest of the group
         return self.decoded(bucket, head, sums, reduced)
 
     @on_worker
@@ -161,11 +167,34 @@ class Exponential(Exchange):
         bucket.decode(reduced, bucket.read(head, sums), [flat(output) for output in outputs])
         return outputs
 
-    def insist(self, bucket: Bucket, gathered: int) -> None:
-        """Raise if the reduction has failed, here or on a rank that gave nothing."""
+    def conclude(self, results: list[Any]) -> list[Any]:
+        """The results of a group, the rest of which has been sent; raises what had to wait.
+
+        As slices that begin where a stage says: TensorFlow drops a stateless node whose output
+        nobody uses, and would let later exchanges wait for a stateful one.
+        """
+        size = mpi_ops.size_op(self.call.process_set)  # for the same reason as in `agree`
+        with tf.control_dependencies(results):
+            [zero] = stage(self.confess, [size], [tf.int32])
+        return [tf.slice(each, tf.tile(zero, [tf.rank(each)]), tf.shape(each)) for each in results]
+
+    @on_worker
+    def confess(self, _size: np.ndarray) -> list[np.ndarray]:
+        """Zero; raises if the reduction has failed here."""
+        self.raise_failure()
+        zero = self.buffer("zero", 1, np.int32)
+        zero[:] = 0
+        return [zero]
+
+    def raise_failure(self) -> None:
+        """Raise what the reduction has raised in this step."""
         failure, self.memory.failure = self.memory.failure, None  # its traceback has buffers in it
         if failure:
             raise failure
+
+    def insist(self, bucket: Bucket, gathered: int) -> None:
+        """Raise if the reduction has failed, here or on a rank that gave nothing."""
+        self.raise_failure()
         if gathered < bucket.length:
             raise ReductionError(self.call.key, self.config.reducer.name)
 

@@ -21,6 +21,7 @@ from horovod_gqsgd.config import Config
 from horovod_gqsgd.reductions import BUILTIN
 from horovod_gqsgd.tensorflow import device, native
 from horovod_gqsgd.tensorflow.compressor import Gradient
+from horovod_gqsgd.tensorflow.exchange import Exchange
 from horovod_gqsgd.tensorflow.exponential import Exponential
 from horovod_gqsgd.tensorflow.linear import Linear
 from horovod_gqsgd.tensorflow.native import Call
@@ -93,14 +94,18 @@ def _dispatch(tensors: Sequence[Any], call: Call) -> list[Any]:
     chosen = [i for i, tensor in enumerate(tensors) if call.compresses() and _large(tensor)]
     rest = [i for i in range(len(tensors)) if i not in chosen]
     results: dict[int, Any] = {}
+    exchanges: list[Exchange] = []
     if chosen:
         _refuse_xla()
-        exchanged = _exchange([plain[i] for i in chosen], tensors[chosen[0]].config, call)
+        config = tensors[chosen[0]].config
+        exchanged = _exchange([plain[i] for i in chosen], config, call, exchanges)
         results |= zip(chosen, exchanged, strict=True)
     if rest:
         # last: what a rank sends in vain, as ranks that disagree would, keeps a graph from ending
         with tf.control_dependencies([*results.values()]):
             results |= zip(rest, call.uncompressed([plain[i] for i in rest]), strict=True)
+        for exchange in exchanges:
+            results = dict(zip(results, exchange.conclude([*results.values()]), strict=True))
     return [results[i] for i in range(len(tensors))]
 
 
@@ -121,8 +126,13 @@ def _refuse_xla() -> None:
         )
 
 
-def _exchange(tensors: list[Any], config: Config, call: Call) -> list[Any]:
-    """The exchange, whose gradient is the same exchange of the gradients."""
+def _exchange(
+    tensors: list[Any], config: Config, call: Call, exchanges: list[Exchange]
+) -> list[Any]:
+    """The exchange, whose gradient is the same exchange of the gradients.
+
+    It is added to ``exchanges``, unless tensors turn out to be small.
+    """
 
     @tf.custom_gradient
     def exchange(*tensors: Any) -> tuple[list[Any], Any]:
@@ -134,7 +144,7 @@ def _exchange(tensors: list[Any], config: Config, call: Call) -> list[Any]:
                 return _allreduce(marked[0], None, *options, process_set)
             return _grouped_allreduce(marked, None, *options, process_set)
 
-        compressed = partial(_compressed, tensors, config, call)
+        compressed = partial(_compressed, tensors, config, call, exchanges)
         if call.members or tensors[0].shape.is_fully_defined():
             return compressed(), gradient
         large = tf.size(tensors[0]) >= max(config.min_size, 1)
@@ -153,13 +163,16 @@ def _scheme(config: Config) -> type[Linear] | type[Exponential]:
     return Linear if linear else Exponential
 
 
-def _compressed(tensors: Sequence[Any], config: Config, call: Call) -> list[Any]:
+def _compressed(
+    tensors: Sequence[Any], config: Config, call: Call, exchanges: list[Exchange]
+) -> list[Any]:
     """Through a scheme, and back in shape."""
     config.check_world(native.world(call.process_set)[1])
     counts = [tensor.shape.num_elements() for tensor in tensors]
     known = None not in counts
     sizes = np.array(counts) if known else tf.stack([tf.size(t, tf.int64) for t in tensors])
     exchange = _scheme(config)(config, call, [tensor.dtype for tensor in tensors])
+    exchanges.append(exchange)
     results = [
         tf.reshape(result, tensor.shape if known else tf.shape(tensor))
         for tensor, result in zip(tensors, exchange.run(tensors, sizes), strict=True)
