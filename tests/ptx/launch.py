@@ -102,5 +102,6 @@ def launch(
     numbers = np.arange(grid) if blocks is None else blocks
     machine = Machine(module, function, arguments.memory, params, grid, threads, numbers)
     machine.run(schedule or Schedule())
+    machine.steps.clear()  # they hold the machine: else its memory would wait for the collector
     arguments.copy_back()
     return machine
