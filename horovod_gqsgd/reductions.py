@@ -34,6 +34,14 @@ class Reduction:
         what = getattr(function, "__qualname__", type(function).__qualname__)
         return f"{self.name}={where}.{what}@{self.version}"
 
+    def check_codes(self, largest: int, bits: int) -> None:
+        """Raise where the ``largest`` code returned would spill into its neighbours."""
+        if largest >> bits:
+            raise ValueError(
+                f"reduction {self.name!r} returned the code {largest}, which bits={bits} do "
+                f"not hold: return codes from 0 to {2**bits - 1}, as levels.encode gives"
+            )
+
 
 _registry: dict[str, Reduction] = {}
 

@@ -63,11 +63,7 @@ def _registered(reduction, rows, levels, packed, size, dither, start):
                 f"for codes of shape {list(codes.shape)}: return uint8[{count}], one code an "
                 "element, as levels.encode gives"
             )
-        if (largest := int(reduced.max())) >> bits:  # it would spill into its neighbours
-            raise ValueError(
-                f"reduction {reduction.name!r} returned the code {largest}, which bits={bits} do "
-                f"not hold: return codes from 0 to {2**bits - 1}, as levels.encode gives"
-            )
+        reduction.check_codes(int(reduced.max()), bits)
         padded = np.zeros(8 * groups, np.uint8)
         padded[:count] = reduced
         pack(padded, packed[part], bits)

@@ -150,6 +150,10 @@ class Bucket:
         assert isinstance(self.codec, ExponentialCodec)
         self.codec.reduce(rows.numpy(), reduced.numpy(), self.plan.sizes, low, self.dithers)
 
+    def accept(self) -> Steps:
+        """Raise where what a reduction has returned is no codes; here `reduce` has seen to it."""
+        yield from ()
+
     def decode(self, reduced: torch.Tensor, section: Section) -> None:
         """Fill the outputs of a section from what has become of its words or codes."""
         self.plan.decode(reduced.numpy(), self.agreed, self.targets, section)

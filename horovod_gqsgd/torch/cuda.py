@@ -47,6 +47,7 @@ class CudaBucket(Bucket):
         self.host = place.device
         super().__init__(plan, call, memory)
         self.notice = place.pinned(plan.start)
+        self.largest: list[torch.Tensor] = []  # codes that a user's reduction has returned
 
     def take(
         self,
@@ -165,7 +166,22 @@ class CudaBucket(Bucket):
                 f"for codes of shape {list(codes.shape)}: return uint8[{count}], one code an "
                 "element"
             )
+        if bits < 8:
+            self.largest.append(result.max())
         self.launcher.pack(device.array(result.contiguous()), device.array(part))
+
+    def accept(self) -> Steps:
+        """Raise where a code that a user's reduction has returned would spill into its neighbours.
+
+        The largest sets out for the host like the header. This exchange waits for it, since such
+        a shard must not leave; the stream and other exchanges do not.
+        """
+        largest, self.largest = self.largest, []
+        if largest:
+            notice = self.device.pinned(1)
+            notice.copy_(torch.stack(largest).max().int().view(1), non_blocking=True)
+            yield self.device.event()
+            self.codec.config.reducer.check_codes(int(notice), self.codec.config.bits)
 
     def decode(self, reduced: torch.Tensor, _section: Section) -> None:
         """Fill the outputs from what has become of the words or codes."""

@@ -68,7 +68,7 @@ def _gather(
     statistics.allgather("code", codes.nbytes, n)
     statistics.sends += 1
     yield native.allgather(codes.view(-1, bits), everyone, name, bucket.call.process_set)
-    _reduce(bucket, everyone, reduced, 0)
+    yield from _reduce(bucket, everyone, reduced, 0)
 
 
 def _scatter(
@@ -88,7 +88,7 @@ def _scatter(
     mine = bucket.buffer(f"mine {section.low}", share, torch.uint8)
     failure = None
     try:
-        _reduce(bucket, shard, mine, section.low // bits + low)
+        yield from _reduce(bucket, shard, mine, section.low // bits + low)
     except ReductionError as error:
         # The others wait for this shard: its absence tells them that there will be none.
         failure, mine = error, mine[:0]
@@ -102,11 +102,12 @@ def _scatter(
         raise ReductionError(call.name, codec.config.reducer.name)
 
 
-def _reduce(bucket: Bucket, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
+def _reduce(bucket: Bucket, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> Steps:
     """Combine the groups from ``low`` on, as the ranks sent them one after the other."""
     try:
         with statistics.time("reduce"):
             bucket.reduce(rows.view(bucket.codec.n, -1), reduced, low)
+        yield from bucket.accept()
     except Exception as error:
         name = bucket.codec.config.reducer.name
         raise ReductionError(bucket.call.name, name, error) from error

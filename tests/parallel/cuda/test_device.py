@@ -147,6 +147,39 @@ def test_registered_reductions(hvd, gpu):
         check(hvd, gpu, lambda rank: gradient(rank, 1030), config, "host median")
 
 
+@pytest.mark.parametrize("way", ["gather", "scatter"])
+def test_codes_that_do_not_fit_their_bits_are_refused(hvd, gpu, monkeypatch, way):
+    """Packed, they would change their neighbours; a rank without any has what the way gives it."""
+    from horovod_gqsgd.torch import GlobalQSGD, ReductionError, register_reduction
+
+    monkeypatch.setattr(shards, "GATHER_LIMIT", 2**62 if way == "gather" else 0)
+
+    def spilling(codes, levels, dither):
+        result = median_of_tensors(codes, levels, dither)
+        if fail and hvd.rank() == 0:
+            result[-1] = 32
+        return result
+
+    register_reduction(f"spilling {way}", median, cuda=spilling)
+    config = {"levels": "exponential", "bits": 5, "reduction": f"spilling {way}"}
+    shapes, name = [(1030,), (1100,)], f"gpu spilling {way}"
+    said = "on another rank"
+    if hvd.rank() == 0:
+        said = "returned the code 32, which bits=5 do not hold: return codes from 0 to 31"
+    for step, fail in enumerate((False, True, False)):
+        mine = [gradient(hvd.rank(), *shape).to(gpu) for shape in shapes]
+        options = {"name": name, "compression": GlobalQSGD(**config)}
+        if fail and (way == "scatter" or hvd.rank() == 0):
+            with pytest.raises(ReductionError, match=said):
+                hvd.grouped_allreduce(mine, **options)
+            continue
+        results = hvd.grouped_allreduce(mine, **options)
+        for i, (shape, result) in enumerate(zip(shapes, results, strict=True)):
+            everyone = [gradient(rank, *shape) for rank in range(hvd.size())]
+            wanted = expected(everyone, options["compression"].config, f"{name}.{i}", step)
+            assert torch.equal(result.cpu(), wanted)
+
+
 def test_without_kernels_tensors_go_through_the_host(hvd, gpu, simulated, monkeypatch):
     from tests.parallel.cuda.simulated import Simulated
 
