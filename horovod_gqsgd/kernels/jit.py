@@ -15,17 +15,21 @@ from numba.extending import intrinsic
 CHUNK = 65_536
 SERIAL = 100_000
 
+#: Modules of the package that kernels import, and those that these import.
+BAKED_IN = ("dither", "exponential", "lanes", "linear", "norms", "reductions")
+
 _HERE = Path(__file__).parent
 
 
 def _digest() -> bytes:
-    """Hash of all kernel sources.
+    """Hash of all kernel sources, and of those that kernels have constants of.
 
     Numba stamps a cached function with its own file alone, although it contains code inlined from
     others: an edit of `scalars` would go unnoticed.
     """
     digest = hashlib.sha256()
-    for path in sorted(_HERE.glob("*.py")):
+    constants = (path for path in _HERE.parent.glob("*.py") if path.stem in BAKED_IN)
+    for path in sorted([*_HERE.rglob("*.py"), *constants]):
         digest.update(path.read_bytes())
     return digest.digest()
 

@@ -1,10 +1,13 @@
 """The CPU kernels give the bits of the specification."""
 
+import ast
 import itertools
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -455,13 +458,45 @@ def test_ranks_that_compile_at_once_never_get_each_others_code(tmp_path):
     assert edited.load(("float32",)) is None
 
 
-def test_stamp_covers_every_kernel_file(monkeypatch, tmp_path):
-    for name in ("a.py", "b.py"):
-        (tmp_path / name).write_text("1")
-    monkeypatch.setattr(jit, "_HERE", tmp_path)
-    before = jit._digest()
-    (tmp_path / "b.py").write_text("2")
-    assert jit._digest() != before
+PACKAGE = Path(jit.__file__).parents[1]
+
+
+def imported(path: Path) -> set[str]:
+    """The names of the modules of this package that a module imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        module = getattr(node, "module", None) or ""
+        if isinstance(node, ast.ImportFrom) and module.startswith(PACKAGE.name):
+            within = module.split(".")[1:]
+            found |= {within[0]} if within else {each.name for each in node.names}
+    return found
+
+
+def test_what_kernels_have_constants_of_is_known():
+    kernels = set.union(*map(imported, (PACKAGE / "kernels").rglob("*.py")))
+    reached, rest = set(), kernels - {"kernels"}
+    while rest:
+        reached |= rest
+        rest = set.union(*(imported(PACKAGE / f"{name}.py") for name in rest)) - reached
+    assert reached == set(jit.BAKED_IN)
+
+
+def test_stamp_covers_what_is_in_the_kernels(monkeypatch, tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "package", ignore=shutil.ignore_patterns("__pycache__"))
+    kernels = tmp_path / "package/kernels"
+    monkeypatch.setattr(jit, "_HERE", kernels)
+    assert jit._digest() == jit._STAMP
+
+    def changes_with(path: Path) -> bool:
+        before, source = jit._digest(), path.read_text() if path.exists() else ""
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{source}\n# edited")
+        return jit._digest() != before
+
+    sources = [kernels.parent / f"{name}.py" for name in jit.BAKED_IN]
+    assert all(map(changes_with, [*kernels.glob("*.py"), *sources, kernels / "deeper/new.py"]))
+    others = ("torch/seam.py", "tensorflow/seam.py", "statistics.py", "agreement.py")
+    assert not any(changes_with(kernels.parent / name) for name in others)
 
 
 def test_no_writable_cache_still_works(monkeypatch):
