@@ -144,8 +144,12 @@ def main() -> int:
     console.print(table(race, chosen.label))
     seconds = time.monotonic() - start
     console.print(f"Best possible AUC: {race.best:.3f}, of whoever knows the true odds of a click.")
-    console.print(f"Plot: {os.path.relpath(picture)}   Figures: {os.path.relpath(results)}   "
-                  f"Took {seconds // 60:.0f}:{seconds % 60:02.0f}", highlight=False)  # fmt: skip
+    console.print(
+        f"Took {seconds // 60:.0f}:{seconds % 60:02.0f}.   "
+        f"Plot: {os.path.relpath(picture)}   Figures: {os.path.relpath(results)}",
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0
 
 

@@ -30,7 +30,7 @@ def demo(folder: Path, *options: str, before: list[str]) -> tuple[str, list[dict
         capture_output=True, text=True, timeout=300, env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert max(map(len, done.stdout.split("Plot:")[0].splitlines())) <= 80
+    assert max(map(len, done.stdout.split("Took")[0].splitlines())) <= 80
     assert (folder / "demo.png").stat().st_size > 10_000
     return done.stdout, json.loads((folder / "demo.json").read_text())
 
