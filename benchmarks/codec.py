@@ -30,13 +30,14 @@ from rich.progress import track
 from rich.table import Table
 
 from horovod_gqsgd import lanes, norms
+from horovod_gqsgd.codecs.exponential import Levels
+from horovod_gqsgd.codecs.linear import LANES
+from horovod_gqsgd.codes import packed_size
 from horovod_gqsgd.dither import Dither
-from horovod_gqsgd.exponential import Levels, packed_size
 from horovod_gqsgd.kernels import exponential as kernels_exponential
 from horovod_gqsgd.kernels import linear as kernels_linear
 from horovod_gqsgd.kernels import norm as kernels_norm
 from horovod_gqsgd.kernels import reduce as kernels_reduce
-from horovod_gqsgd.linear import LANES
 from horovod_gqsgd.reductions import get_reduction
 
 N = 4

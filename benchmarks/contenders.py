@@ -28,8 +28,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from horovod_gqsgd import lanes, norms, sections, shards
+from horovod_gqsgd.codes import packed_size
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.exponential import packed_size
 from horovod_gqsgd.kernels import norm
 from horovod_gqsgd.torch.threads import share_threads
 
@@ -127,7 +127,7 @@ def _bare_codes(flat: np.ndarray, config: Config, name: str) -> Iterator[int]:
     """Handles of codes, which leave in sections, each when its elements have been read."""
     size, bits, n = flat.size, config.bits, hvd.size()
     codes = torch.zeros(packed_size(size, bits), dtype=torch.uint8)
-    if shards.gathers(shards.group_count(size), bits, n):
+    if shards.gathers(codes.numel(), n):
         _read(flat)
         yield hvd.allgather_async(codes, name=f"{name}.codes")
         return

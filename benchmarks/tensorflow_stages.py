@@ -21,25 +21,28 @@ import tensorflow as tf
 from compressions import parameters
 from horovod.tensorflow.mpi_ops import Average
 
+from horovod_gqsgd.codecs import Round
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.tensorflow.linear import Linear
+from horovod_gqsgd.tensorflow.exchange import Exchange
 from horovod_gqsgd.tensorflow.memory import Store
-from horovod_gqsgd.tensorflow.native import Call
 from horovod_gqsgd.tensorflow.stage import _array, stage
+from horovod_gqsgd.transports.horovod_tensorflow import Call
+
+WORDS = Round("words", "sum")
 
 
 class Gradient:
     """One of them, with what has been agreed upon for it."""
 
     def __init__(self, config: Config, size: int, name: str) -> None:
-        self.exchange = Linear(config, Call(name, Average, 1.0, 1.0, False, 0), [tf.float32])
+        self.exchange = Exchange(config, Call(name, Average, 1.0, 1.0, False, 0), [tf.float32])
         self.x, self.sizes = tf.random.normal([size]), np.array([size])
         head, sums = stage(self.exchange.norm, [0 * tf.constant(1), self.x], [tf.int32, tf.float64])
-        [words] = stage(self.exchange.encode, [head, sums, self.x], [tf.int32])
+        [words] = self.encoded(head, sums)
         # A copy each: as after an allreduce, nobody shares memory with the exchange.
         self.head, self.sums, self.words = (tf.constant(t.numpy()) for t in (head, sums, words))
-        self.bucket = self.exchange.bucket([size])
-        self.agreed = self.bucket.read(self.head.numpy(), self.sums.numpy())
+        self.plan = self.exchange.plan([size])
+        self.agreed = self.plan.read(self.head.numpy(), self.sums.numpy())
         self.array, self.sent = _array(self.x), _array(self.words)
         memory = Store()
         self.packed = memory.buffer(0, name, "words", self.sent.size, np.int32)
@@ -47,20 +50,25 @@ class Gradient:
 
     def bare_encode(self) -> None:
         """The kernel alone."""
-        self.bucket.encode([self.array], self.agreed, self.packed)
+        self.plan.encode([self.array], self.agreed, self.packed)
 
     def bare_decode(self) -> None:
         """The kernel alone."""
-        self.bucket.decode(self.sent, self.agreed, [self.output])
+        self.plan.decode(self.sent, self.agreed, [self.output])
 
     def encode(self) -> Any:
         """A node of a graph."""
-        return stage(self.exchange.encode, [self.head, self.sums, self.x], [tf.int32])
+        return self.encoded(self.head, self.sums)
+
+    def encoded(self, head: Any, sums: Any) -> Any:
+        """The words."""
+        inputs = [head, sums, self.sizes, head, self.x]
+        return self.exchange.stage("encode", inputs, [tf.int32], WORDS)
 
     def decode(self) -> Any:
         """A node of a graph."""
         inputs = [self.head, self.sums, self.sizes, self.words]
-        return stage(self.exchange.decode, inputs, [tf.float32])
+        return self.exchange.stage("finish", inputs, [tf.float32], WORDS)
 
 
 def cases(config: Config, size: int, count: int) -> dict[str, tuple[Callable, Callable]]:

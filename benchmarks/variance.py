@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.dither import Dither, finalise
-from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.reductions import Reduce, exact, pairwise, weighted_mean
 
 LEVELS = Levels(8, 1)

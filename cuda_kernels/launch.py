@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from horovod_gqsgd import exponential as levels_of
 from horovod_gqsgd import lanes, norms
+from horovod_gqsgd.codecs import exponential as levels_of
+from horovod_gqsgd.codecs.exponential import UNIT, Levels
+from horovod_gqsgd.codecs.linear import LANES, fraction_bits, level_count
 from horovod_gqsgd.config import CEILING, Config
 from horovod_gqsgd.cuda_kernels import exponential, groups, linear, norm, prepare, reduce
 from horovod_gqsgd.cuda_kernels.draws import ROW
 from horovod_gqsgd.dither import fnv1a64
-from horovod_gqsgd.exponential import UNIT, Levels
-from horovod_gqsgd.linear import LANES, fraction_bits, level_count
 from horovod_gqsgd.reductions import tree
 
 u32, i32, i64, f32 = np.uint32, np.int32, np.int64, np.float32
@@ -139,6 +139,14 @@ class Launcher:
         arguments = reduced, head, joined, keys, *stream, u32(self.rank), u32(self.n)
         self._each(kernel, max(reduced.size, 1), prepare.THREADS, *arguments)
         return joined, keys
+
+    def encode(self, x: Any, joined: Any, keys: Any, payload: Any) -> None:
+        """Quantise ``x`` into its payload, by the kernels of the codec."""
+        getattr(self, f"encode_{self.config.levels}")(x, joined, keys, payload)
+
+    def decode(self, payload: Any, joined: Any, out: Any, factor: float) -> None:
+        """The mean times ``factor``, by the kernels of the codec."""
+        getattr(self, f"decode_{self.config.levels}")(payload, joined, out, factor)
 
     def encode_linear(self, x: Any, joined: Any, keys: Any, words: Any) -> None:
         """Quantise ``x`` into int32 ``words``."""

@@ -10,7 +10,7 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
-from horovod_gqsgd.exponential import Levels
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.torch import GlobalQSGD, register_reduction
 
 

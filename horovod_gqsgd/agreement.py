@@ -97,9 +97,12 @@ def _joined(name: str, what: str) -> JoinedError:
 
 def describe(config: Config, context: dict[str, str]) -> np.ndarray:
     """What ranks that disagree send one another, as bytes of fixed length."""
-    fields = {"version": __version__, **config.to_dict(), **context}
-    if config.levels == "exponential":
-        fields["reduction"] = config.reducer.identity
+    fields = {
+        "version": __version__,
+        **config.to_dict(),
+        **config.codec.identity(config),
+        **context,
+    }
     text = json.dumps({name: _brief(str(value)) for name, value in fields.items()}).encode()
     return np.frombuffer(text.ljust(DESCRIPTION), np.uint8)
 

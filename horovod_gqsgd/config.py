@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod_gqsgd import __version__
-from horovod_gqsgd.exponential import Levels
-from horovod_gqsgd.linear import LANES, level_count
+from horovod_gqsgd.codecs import Codec, codecs
+from horovod_gqsgd.codecs.base import invalid
+from horovod_gqsgd.codecs.exponential import OCTAVES, Levels
 from horovod_gqsgd.reductions import Reduction, get_reduction
 
 #: Fingerprints lie in [0, CEILING], so that both h and CEILING − h travel as int32.
@@ -18,8 +19,6 @@ CEILING = 2**31 - 1
 
 Norm = int | str | tuple[int | str, int | str]
 
-#: Levels per octave of every base.
-OCTAVES = {2.0: 1, 2.0**0.5: 2, 2.0**0.25: 4}
 _BASE_TEXT = {1: "2", 2: "2**0.5", 4: "2**0.25"}
 
 
@@ -66,7 +65,7 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _choice("levels", self.levels, ("linear", "exponential"))
+        _choice("levels", self.levels, tuple(dict.fromkeys((Config.levels, *codecs()))))
         _choice("rounding", self.rounding, ("correlated", "independent"))
         _integer("min_size", self.min_size, 0, None)
         _integer("seed", self.seed, 0, 2**32 - 1)
@@ -74,18 +73,12 @@ class Config:
         if self.block is not None:
             _integer("block", self.block, 128, None, "a power of two from 128 up, or None")
             if self.block & (self.block - 1):
-                raise _invalid("block", self.block, "a power of two from 128 up, or None")
-        if self.levels == "linear":
-            _choice("bits", self.bits, tuple(LANES), ' with levels="linear"')
-            for name in ("base", "reduction"):
-                if getattr(self, name) is not None:
-                    raise _invalid(name, getattr(self, name), 'only levels="exponential" has it')
-        else:
-            _integer("bits", self.bits, 2, 8, '2 to 8 with levels="exponential"')
-            octave = _octave(self.base, self.bits)
-            object.__setattr__(self, "base", next(b for b, o in OCTAVES.items() if o == octave))
-            object.__setattr__(self, "reduction", self.reduction or "exact")
-            get_reduction(self.reduction)  # type: ignore[arg-type]
+                raise invalid("block", self.block, "a power of two from 128 up, or None")
+        for name, owner in _special().items():
+            if name not in self.codec.parameters and getattr(self, name) is not None:
+                raise invalid(name, getattr(self, name), f'only levels="{owner}" has it')
+        for name, value in self.codec.complete(self).items():
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"Config({self.arguments()})"
@@ -100,9 +93,8 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The parameters that apply; ``Config(**config.to_dict()) == config``."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        if self.levels == "linear":
-            del fields["base"], fields["reduction"]
-        return fields
+        foreign = _special().keys() - {*self.codec.parameters}
+        return {name: value for name, value in fields.items() if name not in foreign}
 
     @classmethod
     def from_environment(
@@ -122,9 +114,10 @@ class Config:
                 found[name] = parse(text.strip())
             except ValueError:
                 raise ValueError(f"{variable}={text!r} in the environment: not a {name}") from None
-        levels = {**found, **explicit}.get("levels", "linear")
-        if levels != "exponential":  # a default for the other scheme is not a mistake
-            found = {k: v for k, v in found.items() if k not in ("base", "reduction")}
+        codec = codecs().get({**found, **explicit}.get("levels", cls.levels))
+        if codec:  # a default for another scheme is not a mistake
+            foreign = _special().keys() - {*codec.parameters}
+            found = {name: value for name, value in found.items() if name not in foreign}
         try:
             return cls(**{**found, **explicit})
         except ValueError as error:
@@ -135,7 +128,7 @@ class Config:
 
     def fingerprint(self, *context: object) -> int:
         """A number in [0, 2^31 − 1] of version, parameters, reduction and the given ``context``."""
-        identity = self.reducer.identity if self.levels == "exponential" else ""
+        identity = "".join(self.codec.identity(self).values())
         text = repr((__version__, self.arguments(), identity, *map(str, context)))
         digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little") & CEILING
@@ -151,6 +144,11 @@ class Config:
         return self.norm[1] if isinstance(self.norm, tuple) else self.norm
 
     @property
+    def codec(self) -> type[Codec]:
+        """What the levels are quantised and exchanged by."""
+        return codecs()[self.levels]
+
+    @property
     def code(self) -> Levels:
         """The exponential levels."""
         assert self.base is not None, "linear levels depend on the number of workers"
@@ -164,17 +162,17 @@ class Config:
 
     def check_world(self, n: int) -> None:
         """Raise where ``bits`` cannot hold the sum of ``n`` workers."""
-        if self.levels == "linear":
-            level_count(self.bits, n)
+        self.codec.check_world(self, n)
 
 
-def _invalid(name: str, value: object, allowed: str) -> ValueError:
-    return ValueError(f"{name}={value!r} is not allowed: {allowed}")
+def _special() -> dict[str, str]:
+    """Parameters that one codec alone has, with its name."""
+    return {name: levels for levels, codec in codecs().items() for name in codec.parameters}
 
 
 def _choice(name: str, value: object, allowed: tuple, when: str = "") -> None:
     if isinstance(value, bool) or value not in allowed:
-        raise _invalid(name, value, " or ".join(map(repr, allowed)) + when)
+        raise invalid(name, value, " or ".join(map(repr, allowed)) + when)
 
 
 def _integer(name: str, value: object, low: int, high: int | None, allowed: str = "") -> None:
@@ -185,26 +183,16 @@ def _integer(name: str, value: object, low: int, high: int | None, allowed: str 
         or value > (math.inf if high is None else high)
     ):
         span = f"an integer from {low} up" if high is None else f"an integer from {low} to {high}"
-        raise _invalid(name, value, allowed or span)
+        raise invalid(name, value, allowed or span)
 
 
 def _norm(norm: object) -> Norm:
     pair = norm if isinstance(norm, tuple | list) else (norm, norm)
     orders: tuple[int | str, ...] = (1, 2, "inf")
     if len(pair) != 2 or any(isinstance(o, bool) or o not in orders for o in pair):
-        raise _invalid("norm", norm, '1, 2, "inf" or a pair (q, p) of these')
+        raise invalid("norm", norm, '1, 2, "inf" or a pair (q, p) of these')
     q, p = (next(o for o in orders if o == given) for given in pair)
     return q if q == p else (q, p)
-
-
-def _octave(base: float | None, bits: int) -> int:
-    if base is None:
-        return 4 if bits >= 7 else 2 if bits == 6 else 1
-    if isinstance(base, int | float) and not isinstance(base, bool):
-        for known, octave in OCTAVES.items():
-            if math.isclose(base, known, rel_tol=1e-6):
-                return octave
-    raise _invalid("base", base, "2, 2**0.5, 2**0.25 or None")
 
 
 def _parse_norm(text: str) -> Norm:

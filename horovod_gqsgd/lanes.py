@@ -10,7 +10,8 @@ a contiguous run of 1,024 elements.
 
 import numpy as np
 
-from horovod_gqsgd.linear import LANES
+#: Lane widths, each with the number of lanes that fill a 32-bit word.
+LANES = {3: 10, 4: 8, 5: 6, 6: 5, 8: 4, 10: 3, 16: 2}
 
 #: Words of a full tile.
 TILE_WORDS = 1024

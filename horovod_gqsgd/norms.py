@@ -29,6 +29,22 @@ def as_float32(x: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(x, np.float32)
 
 
+def store(values: np.ndarray, out: np.ndarray) -> None:
+    """The inverse of `as_float32`: float32 ``values`` into ``out``, rounded to nearest, even.
+
+    >>> store(np.array([1, 1.00390625, np.nan], np.float32), out := np.empty(3, np.uint16))
+    >>> [f"{bits:04x}" for bits in out]
+    ['3f80', '3f80', '7fc0']
+    """
+    if out.dtype != np.uint16:
+        with np.errstate(over="ignore"):
+            out[:] = values
+        return
+    bits = values.view(np.uint32)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    out[:] = np.where(np.isnan(values), np.uint32(0x7FC0), nearest)
+
+
 def magnitude_bits(x: np.ndarray) -> np.ndarray:
     """The bits of |x| as int32: ordered like |x|, with Inf above all numbers and NaN above Inf."""
     return as_float32(x).view(np.int32) & np.int32(0x7FFFFFFF)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from horovod_gqsgd.codecs.exponential import UNIT, Levels, scale_for
 from horovod_gqsgd.dither import finalise
-from horovod_gqsgd.exponential import UNIT, Levels, scale_for
 
 Reduce = Callable[[np.ndarray, Levels, np.ndarray], np.ndarray]
 

@@ -31,9 +31,9 @@ def group_count(size: int) -> int:
     return -(-size // 8)
 
 
-def gathers(groups: int, bits: int, n: int) -> bool:
-    """Whether all ranks gather a bucket of so many groups rather than reduce a shard of it."""
-    return groups * bits * n <= GATHER_LIMIT
+def gathers(length: int, n: int) -> bool:
+    """Whether all ranks gather so many bytes of codes rather than reduce a shard of them."""
+    return length * n <= GATHER_LIMIT
 
 
 def bounds(groups: int, n: int) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from horovod_gqsgd.exponential import Levels
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.kernels import scalars
 from horovod_gqsgd.kernels.jit import serial
 from horovod_gqsgd.kernels.scalars import f32, i32, u32

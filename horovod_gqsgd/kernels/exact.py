@@ -7,7 +7,7 @@ sum is an int32 sum shifted by twenty bits, which takes half the vectors.
 import numpy as np
 from numba import prange
 
-from horovod_gqsgd.exponential import SHIFT, UNIT, scale_for
+from horovod_gqsgd.codecs.exponential import SHIFT, UNIT, scale_for
 from horovod_gqsgd.kernels.bases import base_of, code_of_high, code_of_sum
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial, wide

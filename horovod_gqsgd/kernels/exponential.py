@@ -3,8 +3,8 @@
 import numpy as np
 from numba import prange
 
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.dither import Dither
-from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels.bases import base_of, code_of, scale_for, value_of
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, load_word, store_word, view
 from horovod_gqsgd.kernels.draws import draw, plan, row

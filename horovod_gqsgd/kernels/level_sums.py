@@ -26,7 +26,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from horovod_gqsgd.exponential import UNIT, Levels
+from horovod_gqsgd.codecs.exponential import UNIT, Levels
 from horovod_gqsgd.kernels.bases import octave_of
 
 #: Codes taken at once, and at the end of a row. Packed rows consist of whole groups.

@@ -11,6 +11,7 @@ import numpy as np
 from numba import prange
 
 from horovod_gqsgd import lanes
+from horovod_gqsgd.codecs.linear import LANES, fraction_bits, level_count
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.kernels.casts import as_float32, as_item_of, view
 from horovod_gqsgd.kernels.draws import draw, plan, row
@@ -25,7 +26,6 @@ from horovod_gqsgd.kernels.scalars import (
     norm_or_nan,
     u32,
 )
-from horovod_gqsgd.linear import LANES, fraction_bits, level_count
 
 RUN = lanes.TILE_WORDS
 

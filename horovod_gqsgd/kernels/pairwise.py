@@ -3,7 +3,7 @@
 import numpy as np
 from numba import prange
 
-from horovod_gqsgd.exponential import UNIT, scale_for
+from horovod_gqsgd.codecs.exponential import UNIT, scale_for
 from horovod_gqsgd.kernels.bases import base_of, code_of, integer_of
 from horovod_gqsgd.kernels.draws import row
 from horovod_gqsgd.kernels.jit import CHUNK, parallel, serial

@@ -7,8 +7,8 @@ the number of rows and bits.
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.dither import REDUCTION, Dither
-from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import exact, pairwise
 from horovod_gqsgd.kernels.exponential import pack, unpack
 from horovod_gqsgd.kernels.jit import CHUNK, SERIAL

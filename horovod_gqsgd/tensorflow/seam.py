@@ -18,14 +18,12 @@ from horovod.tensorflow.mpi_ops import Sum, _normalize_name, global_process_set
 from tensorflow.python.ops import control_flow_util
 
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.reductions import BUILTIN
-from horovod_gqsgd.tensorflow import device, native
+from horovod_gqsgd.tensorflow import device
 from horovod_gqsgd.tensorflow.compressor import Gradient
 from horovod_gqsgd.tensorflow.exchange import Exchange
-from horovod_gqsgd.tensorflow.exponential import Exponential
-from horovod_gqsgd.tensorflow.linear import Linear
-from horovod_gqsgd.tensorflow.native import Call
 from horovod_gqsgd.tensorflow.stage import choose
+from horovod_gqsgd.transports import horovod_tensorflow as native
+from horovod_gqsgd.transports.horovod_tensorflow import Call
 
 
 def install() -> None:
@@ -153,14 +151,13 @@ def _exchange(
     return exchange(*tensors)
 
 
-def _scheme(config: Config) -> type[Linear] | type[Exponential]:
-    """On GPUs by kernels; reductions of users have none, and run on the host."""
-    linear = config.levels == "linear"
-    if device.available() and (linear or config.reduction in BUILTIN):
-        from horovod_gqsgd.tensorflow.cuda import CudaExponential, CudaLinear
+def _exchange_for(config: Config) -> type[Exchange]:
+    """On GPUs by kernels; what has none there runs on the host."""
+    if device.available() and config.codec.stays_on_device(config):
+        from horovod_gqsgd.tensorflow.cuda import OnDevice
 
-        return CudaLinear if linear else CudaExponential
-    return Linear if linear else Exponential
+        return OnDevice
+    return Exchange
 
 
 def _compressed(
@@ -171,7 +168,7 @@ def _compressed(
     counts = [tensor.shape.num_elements() for tensor in tensors]
     known = None not in counts
     sizes = np.array(counts) if known else tf.stack([tf.size(t, tf.int64) for t in tensors])
-    exchange = _scheme(config)(config, call, [tensor.dtype for tensor in tensors])
+    exchange = _exchange_for(config)(config, call, [tensor.dtype for tensor in tensors])
     exchanges.append(exchange)
     results = [
         tf.reshape(result, tensor.shape if known else tf.shape(tensor))

@@ -1,4 +1,4 @@
-"""The tensors of one call on a GPU: as `bucket`, without ever waiting for the device.
+"""The tensors of one call on a GPU: as `message`, without ever waiting for the device.
 
 The ranks' norms and their step stay on the device, where the kernels read them. The header goes to
 the host beside them, in a copy that nobody waits for; `settle` looks at it.
@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from horovod_gqsgd import bucket, sections, shards
+from horovod_gqsgd import sections, shards
 from horovod_gqsgd.agreement import HEADER
-from horovod_gqsgd.codec import LinearCodec
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
+from horovod_gqsgd.exchange import Steps
+from horovod_gqsgd.plan import Plan
 from horovod_gqsgd.reductions import BUILTIN
 from horovod_gqsgd.sections import Section
 from horovod_gqsgd.statistics import statistics
-from horovod_gqsgd.torch.bucket import Bucket
 from horovod_gqsgd.torch.device import Cuda
-from horovod_gqsgd.torch.exchange import Call, Steps
 from horovod_gqsgd.torch.memory import Memory
+from horovod_gqsgd.torch.message import HostMessage
+from horovod_gqsgd.transports.horovod_torch import HorovodTorch
 
 
 @functools.cache
@@ -38,14 +39,14 @@ def _nodes(n: int, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(tree_of(n)).to(device)
 
 
-class CudaBucket(Bucket):
-    """A bucket whose tensors are on one GPU."""
+class CudaMessage(HostMessage):
+    """A message whose tensors are on one GPU."""
 
     most = sections.WHOLE  # kernels are fast there
 
-    def __init__(self, plan: bucket.Bucket, call: Call, memory: Memory, place: Cuda) -> None:
+    def __init__(self, plan: Plan, transport: HorovodTorch, memory: Memory, place: Cuda) -> None:
         self.host = place.device
-        super().__init__(plan, call, memory)
+        super().__init__(plan, transport, memory)
         self.notice = place.pinned(plan.start)
         self.largest: list[torch.Tensor] = []  # codes that a user's reduction has returned
 
@@ -76,6 +77,7 @@ class CudaBucket(Bucket):
     def write(self) -> None:
         """Fill head and sums with what this rank has."""
         plan, roll = self.plan, HEADER + self.codec.rank
+        statistics.begin(len(self.sources), sum(s.nbytes for s in self.sources), self.codec.n)
         head = self.device.array(self.head)
         with statistics.time("norm"):
             self.launcher.write_header(
@@ -111,18 +113,17 @@ class CudaBucket(Bucket):
         yield from self.check(header)
         self.dithers = self.plan.dithers(header)
 
-    def encode(self, out: torch.Tensor, _section: Section) -> None:
-        """Quantise every tensor into its place in ``out``; there is one section."""
-        linear = isinstance(self.codec, LinearCodec)
-        run = self.launcher.encode_linear if linear else self.launcher.encode_exponential
+    def encode(self, payload: torch.Tensor, _section: Section) -> None:
+        """Quantise every tensor into its place in ``payload``; there is one section."""
         with statistics.time("encode"):
             for source, (norms, keys), span in zip(
                 self.sources, self.prepared, self.plan.spans, strict=True
             ):
-                run(self.device.array(source), norms, keys, self.device.array(out[span]))
+                part = self.device.array(payload[span])
+                self.launcher.encode(self.device.array(source), norms, keys, part)
 
     def reduce(self, rows: torch.Tensor, reduced: torch.Tensor, low: int) -> None:
-        """Combine the ranks' codes of the groups from ``low`` on, a row each."""
+        """Combine the ranks' rows of the groups from ``low`` on."""
         reduction, bits = self.codec.config.reducer, self.codec.config.bits
         builtin = reduction.name in BUILTIN
         if not builtin and reduction.cuda is None:
@@ -183,10 +184,8 @@ class CudaBucket(Bucket):
             yield self.device.event()
             self.codec.config.reducer.check_codes(int(notice), self.codec.config.bits)
 
-    def decode(self, reduced: torch.Tensor, _section: Section) -> None:
-        """Fill the outputs from what has become of the words or codes."""
-        linear = isinstance(self.codec, LinearCodec)
-        run = self.launcher.decode_linear if linear else self.launcher.decode_exponential
+    def decode(self, payload: torch.Tensor, _section: Section) -> None:
+        """Fill the outputs from what has become of the payload."""
         with statistics.time("decode"):
             for output, span, (norms, _keys) in zip(
                 self.outputs, self.plan.spans, self.prepared, strict=True
@@ -194,7 +193,7 @@ class CudaBucket(Bucket):
                 target = output
                 if not output.is_contiguous() or output.device != self.host:
                     target = torch.empty(output.shape, dtype=output.dtype, device=self.host)
-                part = self.device.array(reduced[span])
-                run(part, norms, self.device.array(target), self.plan.factor)
+                part = self.device.array(payload[span])
+                self.launcher.decode(part, norms, self.device.array(target), self.plan.factor)
                 if target is not output:
                     output.copy_(target)

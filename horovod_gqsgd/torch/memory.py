@@ -9,7 +9,7 @@ PATIENCE = 4
 
 @dataclass
 class Memory:
-    """Of one name: the call counter, a bucket with its key, and how regularly it is used.
+    """Of one name: the call counter, a message with its key, and how regularly it is used.
 
     ``last`` is the number of its last call among those of all names, ``gap`` the most calls that
     ever lay between two of its own, 0 until there have been two.
@@ -17,14 +17,14 @@ class Memory:
 
     step: int = 0
     key: Any = None
-    bucket: Any = None
+    message: Any = None
     last: int = 0
     gap: int = 0
 
-    def keep(self, bucket: Any) -> None:
-        """Have a bucket for the next call, if there is reason to expect one."""
+    def keep(self, message: Any) -> None:
+        """Have a message for the next call, if there is reason to expect one."""
         if self.gap:
-            self.bucket = bucket
+            self.message = message
         else:
             self.key = None
 
@@ -34,12 +34,12 @@ class Memories:
 
     Steps stay, they are numbers. Buckets hold buffers of the size of gradients, so those of names
     that are not used any more, or only once, as ``f"gradient.{step}"`` is, do not stay. A name that
-    comes back after all finds its step, and its bucket is made again.
+    comes back after all finds its step, and its message is made again.
     """
 
     def __init__(self) -> None:
         self._all: dict[Any, Memory] = {}
-        self._in_use: dict[Any, Memory] = {}  # those that may have a bucket
+        self._in_use: dict[Any, Memory] = {}  # those that may have a message
         self._calls = self._next_look = 0
 
     def recall(self, key: Any) -> Memory:
@@ -56,8 +56,8 @@ class Memories:
         return memory
 
     def _forget(self) -> None:
-        """Let go of the buckets of names that are out of use."""
+        """Let go of the messages of names that are out of use."""
         for key, memory in list(self._in_use.items()):
             if self._calls - memory.last > PATIENCE * memory.gap:
-                memory.key = memory.bucket = None
+                memory.key = memory.message = None
                 del self._in_use[key]

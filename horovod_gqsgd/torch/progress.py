@@ -15,9 +15,9 @@ from itertools import islice
 import numpy as np
 import torch
 
-from horovod_gqsgd.torch import native
-from horovod_gqsgd.torch.exchange import Operation
+from horovod_gqsgd.torch.operation import Operation
 from horovod_gqsgd.torch.threads import use_threads
+from horovod_gqsgd.transports import horovod_torch as native
 
 #: Exchanges looked at that cannot go on before a look ends: Horovod completes them in the order of
 #: their start, as a rule. Every so many looks all of them have their turn.

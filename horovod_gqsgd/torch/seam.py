@@ -14,17 +14,18 @@ from typing import Any
 
 import torch
 from horovod.torch import mpi_ops
-from horovod.torch.mpi_ops import Average, Sum
 
 from horovod_gqsgd.agreement import ReductionError, translate
+from horovod_gqsgd.exchange import Steps, exchange
 from horovod_gqsgd.statistics import statistics
-from horovod_gqsgd.torch import device, native
+from horovod_gqsgd.torch import device
 from horovod_gqsgd.torch.compressor import Gradient
-from horovod_gqsgd.torch.exchange import Call, Operation, Steps, uncompressed
-from horovod_gqsgd.torch.exponential import exponential
-from horovod_gqsgd.torch.linear import linear
 from horovod_gqsgd.torch.memory import Memories, Memory
+from horovod_gqsgd.torch.message import message_of
+from horovod_gqsgd.torch.operation import Operation, uncompressed
 from horovod_gqsgd.torch.progress import Progress
+from horovod_gqsgd.transports import horovod_torch as native
+from horovod_gqsgd.transports.horovod_torch import Call, HorovodTorch
 
 _lock = threading.RLock()
 _operations: dict[int, Operation] = {}  # by handle, until waited for
@@ -150,7 +151,7 @@ def _dispatch(
         ]
         place = device.of(plain)
         steps = _route(tensors, plain, targets, call, memory, place)
-        operation = Operation(call.name, steps, place)
+        operation = Operation(HorovodTorch(call), steps, place)
         handle = next(_handles)
         _operations[handle] = operation
         _progress.add(operation)
@@ -166,27 +167,24 @@ def _route(
     place: device.Cuda | None,
 ) -> Steps:
     """Compress what is to be compressed, and send the rest as without us."""
-    _rank, n = native.world(call.process_set)
-    exchange: list[int] = []
+    chosen: list[int] = []
     failure: ReductionError | None = None
-    if n > 1 and call.op in (Average, Sum):
-        exchange = [
+    if call.compresses():
+        chosen = [
             i
             for i, tensor in enumerate(tensors)
             if isinstance(tensor, Gradient) and tensor.numel() >= max(tensor.config.min_size, 1)
         ]
-    rest = [i for i in range(len(tensors)) if i not in set(exchange)]
-    if exchange:
-        config = tensors[exchange[0]].config  # type: ignore[attr-defined]
-        chosen = [plain[i] for i in exchange], [outputs[i] for i in exchange]
-        scheme = linear if config.levels == "linear" else exponential
+    rest = [i for i in range(len(tensors)) if i not in set(chosen)]
+    if chosen:
+        config = tensors[chosen[0]].config  # type: ignore[attr-defined]
+        pairs = [plain[i] for i in chosen], [outputs[i] for i in chosen]
         try:
-            yield from scheme(*chosen, config, call, memory, place)
+            yield from exchange(message_of(*pairs, config, call, memory, place))
         except ReductionError as error:
             failure = error  # perhaps here alone: the others wait for the rest
     if rest:  # last: what a rank sends in vain, as ranks that disagree would, stays in Horovod
-        chosen = [plain[i] for i in rest], [outputs[i] for i in rest]
-        yield from uncompressed(*chosen, call)
+        yield from uncompressed([plain[i] for i in rest], [outputs[i] for i in rest], call)
     if failure:
         raise failure
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from horovod_gqsgd.codecs.linear import LANES
 from horovod_gqsgd.config import Config
-from horovod_gqsgd.linear import LANES
 from tests.cuda_code.cases import check
 from tests.cuda_code.programs import catalogue
 from tests.unit import cuda_checks as checks

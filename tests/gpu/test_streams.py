@@ -73,7 +73,8 @@ def test_beyond_two_to_the_31_elements():
     x[-4096:] = torch.arange(4096.0).bfloat16()
     words = torch.empty(size // 4, dtype=torch.int32, device="cuda")
     encoded(x, words)
-    from horovod_gqsgd import lanes, linear, norms
+    from horovod_gqsgd import lanes, norms
+    from horovod_gqsgd.codecs import linear
     from horovod_gqsgd.dither import Dither
 
     tail = np.arange(4096, dtype=np.float32)

@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from horovod_gqsgd import lanes, linear
+from horovod_gqsgd import lanes
+from horovod_gqsgd.codecs import linear
+from horovod_gqsgd.codecs.linear import LANES
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.cuda_kernels import launch
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.lanes import TILE_WORDS as RUN
-from horovod_gqsgd.linear import LANES
 from tests.cuda_code.cases import check
 from tests.cuda_code.device import name_of
 from tests.cuda_code.programs import catalogue

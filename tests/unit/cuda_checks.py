@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd import codes as codes_of
+from horovod_gqsgd import lanes, norms
+from horovod_gqsgd.codecs import exponential, linear
 from horovod_gqsgd.config import CEILING, Config
 from horovod_gqsgd.cuda_kernels.launch import Launcher, tree_of
 from horovod_gqsgd.dither import REDUCTION, SHARED, Dither, place
@@ -131,7 +133,7 @@ def check_exponential(device: Device, x: np.ndarray, config: Config, n: int, ran
     joined, keys, each = prepared(device, launcher, x)
     dither = getattr(Dither(config.seed, STEP, NAME), config.rounding)(rank, n, 0, x.size)
     codes = levels.encode_scaled(norms.as_float32(x), exponential.scale_for(each), dither)
-    expected = exponential.pack(codes, levels.bits)
+    expected = codes_of.pack(codes, levels.bits)
     packed = empty(device, expected.size, np.uint8)
     launcher.encode_exponential(device.array(view(x)), joined, keys, packed)
     assert same(device.numpy(packed), expected)
@@ -145,14 +147,14 @@ def check_reduce(device: Device, config: Config, n: int, size: int, start: int) 
     launcher, levels = device.launcher(config, 0, n), config.code
     codes = np.random.default_rng(n).integers(0, 2**levels.bits, (n, size)).astype(np.uint8)
     codes[codes == levels.count + 1] = 0
-    rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
+    rows = np.stack([codes_of.pack(row, levels.bits) for row in codes])
     dither = Dither(config.seed, STEP, NAME).reduction(start, size)
     _joined, keys, _each = prepared(device, launcher, np.ones(start + size, np.float32))
     packed = empty(device, rows.shape[1], np.uint8)
     flat, nodes = device.array(rows.reshape(-1)), device.array(tree_of(n))
     launcher.reduce(flat, rows.shape[1], packed, keys, size, start, nodes)
     expected = config.reducer.reduce(codes, levels, dither)
-    assert same(device.numpy(packed), exponential.pack(expected, levels.bits))
+    assert same(device.numpy(packed), codes_of.pack(expected, levels.bits))
 
 
 def check_registered(device: Device, bits: int, size: int, start: int) -> None:
@@ -161,11 +163,11 @@ def check_registered(device: Device, bits: int, size: int, start: int) -> None:
     launcher = device.launcher(config, 0, 2)
     codes = np.random.default_rng(bits).integers(0, 2**bits, size).astype(np.uint8)
     unpacked = empty(device, size, np.uint8)
-    launcher.unpack(device.array(exponential.pack(codes, bits)), unpacked)
+    launcher.unpack(device.array(codes_of.pack(codes, bits)), unpacked)
     assert same(device.numpy(unpacked), codes)
-    packed = empty(device, exponential.packed_size(size, bits), np.uint8)
+    packed = empty(device, codes_of.packed_size(size, bits), np.uint8)
     launcher.pack(unpacked, packed)
-    assert same(device.numpy(packed), exponential.pack(codes, bits))
+    assert same(device.numpy(packed), codes_of.pack(codes, bits))
     _joined, keys, _each = prepared(device, launcher, np.ones(start + size, np.float32))
     words = empty(device, size, np.uint32)
     launcher.dither(words, keys, start)

@@ -196,7 +196,7 @@ def test_a_stage_that_fails_waits_for_its_kernels(monkeypatch):
     monkeypatch.setattr(device, "of", lambda _tensors: Place())
     failing = Failing()
     with pytest.raises(RuntimeError, match="out of memory"):
-        failing.stage(failing.norm, [tf.zeros(3)], [tf.float32])
+        failing.stage("norm", [tf.zeros(3)], [tf.float32])
     assert ended == ["finished"]
 
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from horovod_gqsgd import exponential, lanes, linear, norms
+from horovod_gqsgd import codes as codes_of
+from horovod_gqsgd import lanes, norms
+from horovod_gqsgd.codecs import exponential, linear
+from horovod_gqsgd.codecs.linear import LANES
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.cuda_kernels import launch, norm
 from horovod_gqsgd.dither import Dither
-from horovod_gqsgd.linear import LANES
 from tests.cuda_code import programs
 from tests.cuda_code.cases import check
 from tests.cuda_code.device import FarEnd, Interpreter
@@ -169,14 +171,14 @@ def test_reductions_of_the_largest_tensors(reduction):
     launcher, levels = device.launcher(config, 0, n), config.code
     codes = np.random.default_rng(1).integers(0, 256, (n, COUNT)).astype(np.uint8)
     codes[codes == levels.count + 1] = 0
-    rows = np.stack([exponential.pack(row, 8) for row in codes])
+    rows = np.stack([codes_of.pack(row, 8) for row in codes])
     packed = np.zeros_like(rows[0])
     far_rows = Window(rows.reshape(-1), FIRST, FIRST + rows.size)
     far_packed = Window(packed, FIRST, FIRST + packed.size)
     keys, nodes = far_keys(device, launcher), launch.tree_of(n)
     launcher.reduce(far_rows, packed.size, far_packed, keys, device.size, 0, nodes)
     dither = Dither(0, checks.STEP, checks.NAME).reduction(FIRST, COUNT)
-    assert same(packed, exponential.pack(config.reducer.reduce(codes, levels, dither), 8))
+    assert same(packed, codes_of.pack(config.reducer.reduce(codes, levels, dither), 8))
 
 
 @pytest.mark.parametrize("bits", [5, 8])
@@ -184,7 +186,7 @@ def test_groups_of_the_largest_tensors(bits):
     device = at_the_end(8 * 256)
     launcher = device.launcher(Config(levels="exponential", bits=bits), 0, 2)
     codes = np.random.default_rng(bits).integers(0, 2**bits, COUNT).astype(np.uint8)
-    expected, start = exponential.pack(codes, bits), FIRST * bits // 8
+    expected, start = codes_of.pack(codes, bits), FIRST * bits // 8
     packed, unpacked = np.zeros_like(expected), np.zeros_like(codes)
     far_codes = Window(codes, FIRST, device.size)
     launcher.pack(far_codes, Window(packed, start, start + packed.size))
@@ -228,7 +230,7 @@ def test_exponential_levels_of_the_largest_tensors():
     joined, keys = launcher.prepare(sent, head, checks.NAME, device.size)
     dither = Dither(0, checks.STEP, checks.NAME).correlated(1, 3, FIRST, COUNT)
     codes = config.code.encode_scaled(x, exponential.scale_for(each), dither)
-    expected = exponential.pack(codes, 8)
+    expected = codes_of.pack(codes, 8)
     packed = np.zeros_like(expected)
     far_packed = Window(packed, FIRST, FIRST + packed.size)
     launcher.encode_exponential(Window(x, FIRST, device.size), joined, keys, far_packed)

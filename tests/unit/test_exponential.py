@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod_gqsgd import exponential
-from horovod_gqsgd.exponential import Levels, scale_for
+from horovod_gqsgd import codes as codes_of
+from horovod_gqsgd.codecs import exponential
+from horovod_gqsgd.codecs.exponential import Levels, scale_for
 from tests.unit.checks import ROUNDINGS, check_below, check_unbiased, words
 
 OCTAVES = [1, 2, 4]
@@ -124,14 +125,14 @@ def test_denormals_and_zeros_are_zero():
 @settings(max_examples=150, deadline=None)
 def test_packing_round_trip(bits, size, seed):
     codes = np.random.default_rng(seed).integers(0, 2**bits, size).astype(np.uint8)
-    packed = exponential.pack(codes, bits)
-    assert packed.size == exponential.packed_size(size, bits)
-    assert (exponential.unpack(packed, bits, size) == codes).all()
+    packed = codes_of.pack(codes, bits)
+    assert packed.size == codes_of.packed_size(size, bits)
+    assert (codes_of.unpack(packed, bits, size) == codes).all()
 
 
 def test_packing_is_little_endian():
     codes = np.arange(8, dtype=np.uint8)
-    packed = exponential.pack(codes, 3)
+    packed = codes_of.pack(codes, 3)
     assert int.from_bytes(packed.tobytes(), "little") == sum(
         c << 3 * i for i, c in enumerate(codes)
     )

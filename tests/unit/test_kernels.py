@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
-from horovod_gqsgd import exponential, lanes, linear, norms, sections
-from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd import codes as codes_of
+from horovod_gqsgd import lanes, norms, sections
+from horovod_gqsgd.codecs import exponential, linear
+from horovod_gqsgd.codecs.exponential import ExponentialCodec, Levels
+from horovod_gqsgd.codecs.linear import LinearCodec
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.dither import Dither, hash32
-from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.kernels import exponential as fast_exponential
 from horovod_gqsgd.kernels import jit
 from horovod_gqsgd.kernels import linear as fast_linear
@@ -149,7 +151,7 @@ def check_exponential(x: np.ndarray, levels: Levels, n: int, rounding: str, bloc
     dither = getattr(DITHER, rounding)(1, n, 0, x.size)
     scale = exponential.scale_for(each)
     codes = levels.encode_scaled(norms.as_float32(x), scale, dither)
-    expected = exponential.pack(codes, levels.bits)
+    expected = codes_of.pack(codes, levels.bits)
     for own in (None, max_norms(x, block)):
         packed = np.full_like(expected, 0x55)
         fast_exponential.encode(x, norm, block, levels, packed, DITHER, rounding, 1, n, own=own)
@@ -208,12 +210,12 @@ def check_reduce(reduction: Reduction, levels: Levels, n: int, size: int, mask=0
 
 
 def check_reduce_of(reduction: Reduction, levels: Levels, codes: np.ndarray) -> None:
-    rows = np.stack([exponential.pack(row, levels.bits) for row in codes])
+    rows = np.stack([codes_of.pack(row, levels.bits) for row in codes])
     start, size = 8 * 1000, codes.shape[1]
     expected = reduction.reduce(codes, levels, DITHER.reduction(start, size))
-    packed = np.full(exponential.packed_size(size, levels.bits), 0x55, np.uint8)
+    packed = np.full(codes_of.packed_size(size, levels.bits), 0x55, np.uint8)
     fast_reduce.reduce(reduction, rows, levels, packed, size, DITHER, start)
-    assert same(packed, exponential.pack(expected, levels.bits))
+    assert same(packed, codes_of.pack(expected, levels.bits))
 
 
 @pytest.mark.parametrize("octave", [1, 2, 4])
@@ -251,7 +253,7 @@ def test_exact_reduce_of_more_rows_than_sums_hold():
 EVERY_LEVEL = """
     import numba
     import numpy as np
-    from horovod_gqsgd.exponential import UNIT, Levels
+    from horovod_gqsgd.codecs.exponential import UNIT, Levels
     from horovod_gqsgd.kernels.bases import base_of
     from horovod_gqsgd.kernels.level_sums import SHORT, SHORT_LAST, level_sums
 
@@ -375,7 +377,7 @@ def test_bad_norms_make_a_block_nan(bad):
     norm[1] = bad
     words = np.empty(lanes.word_count(5000, 8), np.int32)
     fast_linear.encode(x, norm, 1024, 8, words, DITHER, "correlated", 0, 2)
-    packed = np.empty(exponential.packed_size(5000, 8), np.uint8)
+    packed = np.empty(codes_of.packed_size(5000, 8), np.uint8)
     fast_exponential.encode(x, norm, 1024, Levels(8, 1), packed, DITHER, "correlated", 0, 2)
     assert (packed[1024:2048] == 0).all()
     for decode in (
@@ -462,19 +464,24 @@ PACKAGE = Path(jit.__file__).parents[1]
 
 
 def imported(path: Path) -> set[str]:
-    """The names of the modules of this package that a module imports."""
+    """The modules of this package that a module has from the start, kernels aside."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.parse(path.read_text()).body:
         module = getattr(node, "module", None) or ""
         if isinstance(node, ast.ImportFrom) and module.startswith(PACKAGE.name):
-            within = module.split(".")[1:]
-            found |= {within[0]} if within else {each.name for each in node.names}
-    return found
+            within = "/".join(module.split(".")[1:])
+            each = [Path(within, name.name) for name in node.names]
+            found |= {str(name) for name in [Path(within), *each] if _is_module(name)}
+    return {name for name in found if not name.startswith("kernels")}
+
+
+def _is_module(name: Path) -> bool:
+    return (PACKAGE / f"{name}.py").exists()
 
 
 def test_what_kernels_have_constants_of_is_known():
     kernels = set.union(*map(imported, (PACKAGE / "kernels").rglob("*.py")))
-    reached, rest = set(), kernels - {"kernels"}
+    reached, rest = set(), kernels
     while rest:
         reached |= rest
         rest = set.union(*(imported(PACKAGE / f"{name}.py") for name in rest)) - reached

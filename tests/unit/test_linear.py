@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod_gqsgd import lanes, linear
-from horovod_gqsgd.linear import LANES, level_count
+from horovod_gqsgd import lanes
+from horovod_gqsgd.codecs import linear
+from horovod_gqsgd.codecs.linear import LANES, level_count
 from tests.unit.checks import (
     ROUNDINGS,
     SIGMAS,

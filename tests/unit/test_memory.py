@@ -19,7 +19,7 @@ def none_alive() -> weakref.WeakSet:
 def call(memories, name, alive):
     """One call: whether its bucket was there already."""
     memory = memories.recall(name)
-    found, memory.bucket = memory.bucket, None
+    found, memory.message = memory.message, None
     bucket = found or Buffers()
     alive.add(bucket)
     memory.step += 1

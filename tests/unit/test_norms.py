@@ -74,3 +74,16 @@ def test_zeros_are_neutral():
             idle = np.zeros_like(mine)
             both = np.maximum(mine, idle) if p == "inf" else mine + idle
             assert norms.joined(both, p).tolist() == norms.joined(mine, p).tolist()
+
+
+def test_numbers_are_stored_as_bfloat16_as_torch_rounds_them():
+    import torch
+
+    draws = np.random.default_rng(0).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+    values = np.concatenate([draws, np.array([np.inf, -np.inf, 3.4e38, 0, -0.0], np.float32)])
+    values = values[~np.isnan(values)]
+    out = np.empty(values.size, np.uint16)
+    norms.store(values, out)
+    expected = torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    assert (out == expected).all()
+    assert (norms.as_float32(out) == torch.from_numpy(values).bfloat16().float().numpy()).all()

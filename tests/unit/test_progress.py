@@ -6,8 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from horovod_gqsgd.torch import progress
-from horovod_gqsgd.torch.exchange import Operation
+from horovod_gqsgd.torch.operation import Operation
 from horovod_gqsgd.torch.progress import Progress
+from horovod_gqsgd.transports.horovod_torch import Call, HorovodTorch
+
+
+def on(name):
+    """The collectives of an allreduce of that name."""
+    return HorovodTorch(Call(name, 0, 1, 1.0, 1.0, 0))
 
 
 class Ready:
@@ -55,9 +61,9 @@ def outcome(carrier, operation):
 @pytest.mark.parametrize(
     ("failing", "said"),
     [
-        (lambda: Operation("x", steps(Broken())), "illegal memory access"),
-        (lambda: Operation("x", steps(Ready()), Place()), "unspecified launch failure"),
-        (lambda: Operation("x", leave()), "ends the process"),
+        (lambda: Operation(on("x"), steps(Broken())), "illegal memory access"),
+        (lambda: Operation(on("x"), steps(Ready()), Place()), "unspecified launch failure"),
+        (lambda: Operation(on("x"), leave()), "ends the process"),
     ],
     ids=["query", "event", "exit"],
 )
@@ -67,7 +73,7 @@ def test_what_fails_is_told_and_the_next_exchange_goes_on(failing, said):
     assert said in str(outcome(carrier, operation))
     with pytest.raises(BaseException, match=said):
         operation.deliver()
-    after = Operation("y", steps(Ready(), Ready()))
+    after = Operation(on("y"), steps(Ready(), Ready()))
     carrier.add(after)
     assert outcome(carrier, after) is None
 
@@ -78,12 +84,12 @@ def test_a_thread_that_fails_ends_what_it_carried(monkeypatch):
     def fail(threads):
         raise ValueError("no threads")
 
-    carrier, operation = Progress(), Operation("x", steps(Ready()))
+    carrier, operation = Progress(), Operation(on("x"), steps(Ready()))
     with monkeypatch.context() as broken:
         broken.setattr(progress, "use_threads", fail)
         carrier.add(operation)
         assert "no threads" in str(outcome(carrier, operation))
-    after = Operation("y", steps(Ready()))
+    after = Operation(on("y"), steps(Ready()))
     carrier.add(after)
     assert outcome(carrier, after) is None
 
@@ -92,7 +98,7 @@ def test_waiting_for_others_looks_ever_less_often(monkeypatch):
     pauses: list[float] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(sleep=pauses.append))
     carrier = Progress()
-    carrier._pending[Operation("x", steps(Ready()))] = None  # no thread carries it on
+    carrier._pending[Operation(on("x"), steps(Ready()))] = None  # no thread carries it on
     carrier.wait_for(lambda: len(pauses) == 20)
     assert pauses[0] == progress.PAUSE
     assert pauses[-1] == progress.LONGEST_PAUSE

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from horovod_gqsgd import reductions
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.dither import Dither
-from horovod_gqsgd.exponential import Levels
 from horovod_gqsgd.reductions import exact, get_reduction, pairwise, register_reduction, tree
 from tests.unit.checks import ROUNDINGS, check_below, check_unbiased, words
 

@@ -8,11 +8,18 @@ import time
 import numpy as np
 
 from horovod_gqsgd.kernels.waiting import wait_for_any
-from horovod_gqsgd.torch import native, progress
-from horovod_gqsgd.torch.exchange import Operation
+from horovod_gqsgd.torch import progress
+from horovod_gqsgd.torch.operation import Operation
+from horovod_gqsgd.transports import horovod_torch as native
+from horovod_gqsgd.transports.horovod_torch import Call, HorovodTorch
 
 Poll = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int)
 LONG = 60_000_000  # microseconds
+
+
+def on(name):
+    """The collectives of an allreduce of that name."""
+    return HorovodTorch(Call(name, 0, 1, 1.0, 1.0, 0))
 
 
 def wait(poll, handles, changes, seen=0, limit=LONG) -> None:
@@ -82,7 +89,7 @@ def test_looks_are_rare_until_somebody_waits():
         return False
 
     carrier = progress.Progress()
-    carrier._pending[Operation("gradient", (handle for handle in [7]))] = None
+    carrier._pending[Operation(on("gradient"), (handle for handle in [7]))] = None
     carrier._poll = ctypes.cast(poll, ctypes.c_void_p).value or 0
 
     def looks() -> int:

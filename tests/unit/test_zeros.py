@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from horovod_gqsgd import linear
-from horovod_gqsgd.exponential import Levels
+from horovod_gqsgd.codecs import linear
+from horovod_gqsgd.codecs.exponential import Levels
 from horovod_gqsgd.reductions import get_reduction
 from tests.unit.test_kernels import (
     DTYPES,

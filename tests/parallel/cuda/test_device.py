@@ -97,7 +97,8 @@ def test_group(hvd, gpu):
 
 
 def test_words_leave_before_the_header_is_on_the_host(hvd, gpu, simulated, monkeypatch):
-    from horovod_gqsgd.torch import GlobalQSGD, native
+    from horovod_gqsgd.torch import GlobalQSGD
+    from horovod_gqsgd.transports import horovod_torch as native
     from tests.parallel.cuda.simulated import Event
 
     begun, seen = [], []

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd.codecs.exponential import ExponentialCodec
+from horovod_gqsgd.codecs.linear import LinearCodec
 
 FRAMEWORK, FOLDER = sys.argv[1], Path(sys.argv[2])
 CASES: list[dict[str, Any]] = [

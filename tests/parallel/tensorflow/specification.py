@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from horovod_gqsgd import reference
 from horovod_gqsgd.config import Config
-from tests.parallel import specification
 
 
 def gradient(rank: int, *shape: int, seed: int = 0, dtype=tf.float32) -> tf.Tensor:
@@ -27,7 +27,7 @@ def expected(
     gradients: list[tf.Tensor], config: Config, name: str, step: int = 0, factor: float = 1.0
 ) -> tf.Tensor:
     """Mean of the ranks' gradients times ``factor``, quantised as ``config`` says."""
-    mean = specification.mean([flat(g) for g in gradients], config, name, step, factor)
+    mean = reference.mean([flat(g) for g in gradients], config, name, step, factor)
     return tf.reshape(tf.cast(mean, gradients[0].dtype), gradients[0].shape)
 
 

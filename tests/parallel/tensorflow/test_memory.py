@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from horovod_gqsgd.codec import LinearCodec
+from horovod_gqsgd.codecs.linear import LinearCodec
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, memory
 from horovod_gqsgd.tensorflow.memory import store

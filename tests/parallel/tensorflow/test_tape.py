@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod_gqsgd.config import Config
 from horovod_gqsgd.tensorflow import GlobalQSGD, statistics
-from horovod_gqsgd.tensorflow.linear import Linear
+from horovod_gqsgd.tensorflow.exchange import Exchange
 from tests.parallel.tensorflow.specification import (
     everyone,
     expected,
@@ -180,9 +180,9 @@ def test_training_keeps_replicas_identical_and_learns(hvd, traced):
 def test_exchanges_overlap_with_the_computation_of_other_gradients(hvd, monkeypatch):
     """A gradient that is ready is sent and decoded while another, traced before, is computed."""
     decoded = threading.Event()
-    original = Linear.decode
+    original = Exchange.finish
 
-    def decode(self, *arguments):
+    def finish(self, *arguments):
         result = original(self, *arguments)
         if self.call.name == "early":
             decoded.set()
@@ -201,7 +201,7 @@ def test_exchanges_overlap_with_the_computation_of_other_gradients(hvd, monkeypa
             for name, tensor in (("late", late), ("early", 2 * x))
         ]
 
-    monkeypatch.setattr(Linear, "decode", decode)
+    monkeypatch.setattr(Exchange, "finish", finish)
     everyones = everyone(hvd, 4000)
     late, early = run(everyones[hvd.rank()])
     assert same(late, expected(everyones, Config(), "late"))

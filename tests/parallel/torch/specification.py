@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from horovod_gqsgd import reference
 from horovod_gqsgd.config import Config
-from tests.parallel import specification
 
 
 def gradient(rank: int, *shape: int, seed: int = 0, dtype=torch.float32) -> torch.Tensor:
@@ -25,5 +25,5 @@ def expected(
     gradients: list[torch.Tensor], config: Config, name: str, step: int = 0, factor: float = 1.0
 ) -> torch.Tensor:
     """Mean of the ranks' gradients times ``factor``, quantised as ``config`` says."""
-    mean = specification.mean([bits(g) for g in gradients], config, name, step, factor)
+    mean = reference.mean([bits(g) for g in gradients], config, name, step, factor)
     return torch.from_numpy(mean).to(gradients[0].dtype).view(gradients[0].shape)

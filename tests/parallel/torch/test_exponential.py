@@ -13,11 +13,11 @@ from horovod_gqsgd.torch import (
     GlobalQSGD,
     JoinedError,
     ReductionError,
-    native,
     register_reduction,
     statistics,
 )
-from horovod_gqsgd.torch.bucket import Bucket
+from horovod_gqsgd.torch.message import HostMessage
+from horovod_gqsgd.transports import horovod_torch as native
 from tests.parallel.torch.specification import expected, gradient
 from tests.parallel.torch.test_allreduce import FLOATS, everyone, identical
 from tests.parallel.torch.training import (
@@ -350,7 +350,7 @@ def test_alltoalls_are_those_of_the_limit():
     """On the codes of all ranks together; the largest tensors have sections."""
     sizes = [int(np.prod(shape)) for shape in resnet50()]
     for n, stated in STATED.items():
-        scattered = [s for s in sizes if not shards.gathers(shards.group_count(s), 8, n)]
+        scattered = [s for s in sizes if not shards.gathers(8 * shards.group_count(s), n)]
         most = sections.code_elements(8)
         assert sum(len(sections.cut([size], int, most)) for size in scattered) == stated
 
@@ -428,7 +428,7 @@ def test_a_reduction_that_fails_on_one_rank_is_an_error_everywhere(
 ):
     """Whole or in sections; nothing of the failed exchange stays under way."""
     monkeypatch.setattr(shards, "GATHER_LIMIT", 0)
-    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 18)
+    monkeypatch.setattr(HostMessage, "most", sections.ELEMENTS // 18)
 
     def fragile(codes, levels, dither):
         if hvd.rank() == 0 and fail:

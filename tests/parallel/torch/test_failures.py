@@ -5,8 +5,9 @@ import gc
 import pytest
 import torch
 
-from horovod_gqsgd.torch import DisagreementError, GlobalQSGD, native
-from horovod_gqsgd.torch.bucket import Bucket
+from horovod_gqsgd.torch import DisagreementError, GlobalQSGD
+from horovod_gqsgd.torch.message import HostMessage
+from horovod_gqsgd.transports import horovod_torch as native
 
 
 @pytest.mark.parametrize("case", ["bits", "elements"])
@@ -117,8 +118,8 @@ def test_a_lost_connection_is_what_elastic_jobs_wait_for(hvd, monkeypatch, name,
 def test_names_that_change_with_every_step_leave_no_buffers(hvd):
     def kept():
         gc.collect()
-        buckets = [each for each in gc.get_objects() if type(each) is Bucket]
-        return [each.call.name for each in buckets if "leak" in each.call.name]
+        buckets = [each for each in gc.get_objects() if type(each) is HostMessage]
+        return [each.transport.name for each in buckets if "leak" in each.transport.name]
 
     for step in range(30):
         hvd.allreduce(torch.ones(2048), name=f"leak.{step}", compression=GlobalQSGD)

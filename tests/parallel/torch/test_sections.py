@@ -5,7 +5,7 @@ import torch
 
 from horovod_gqsgd import sections, shards
 from horovod_gqsgd.torch import GlobalQSGD, statistics
-from horovod_gqsgd.torch.bucket import Bucket
+from horovod_gqsgd.torch.message import HostMessage
 from tests.parallel.torch.specification import expected
 from tests.parallel.torch.test_allreduce import everyone, identical
 
@@ -15,7 +15,7 @@ LARGE = 500_001
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Sections as short as they can be."""
-    monkeypatch.setattr(Bucket, "most", sections.ELEMENTS // 18)
+    monkeypatch.setattr(HostMessage, "most", sections.ELEMENTS // 18)
 
 
 @pytest.fixture(params=["linear", "whole tensor", "gather", "scatter"])

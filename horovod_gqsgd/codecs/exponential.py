@@ -4,10 +4,20 @@ A code of ``bits`` bits: the top bit is the sign, the others the index; index 0 
 the level 1, index m = 2^(bits−1) − 1 the smallest level. Negative zero is never emitted.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from horovod_gqsgd import sections, shards
+from horovod_gqsgd.codecs.base import Codec, Round, invalid, register_codec
+from horovod_gqsgd.dither import Dither
+
+if TYPE_CHECKING:
+    from horovod_gqsgd.config import Config
 
 #: Values are rounded as |y|·2^24, which keeps every scale and every level a normal float32.
 SHIFT = 24
@@ -18,6 +28,9 @@ LOW_BITS = 24
 
 #: The level 1 as an integer in reductions.
 UNIT = 40
+
+#: Levels per octave of every base.
+OCTAVES = {2.0: 1, 2.0**0.5: 2, 2.0**0.25: 4}
 
 
 def scale_for(norm: np.ndarray) -> np.ndarray:
@@ -140,36 +153,6 @@ class Levels:
         return np.where(inside * self.share_scale > random, self.count, 0)
 
 
-def packed_size(size: int, bits: int) -> int:
-    """Bytes of ``size`` codes: every eight of them fill ``bits`` bytes.
-
-    >>> packed_size(9, 3)
-    6
-    """
-    return -(-size // 8) * bits
-
-
-def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes, one a byte, to a little-endian string of ``bits``-bit numbers.
-
-    >>> pack(np.array([1, 2, 3], np.uint8), 4)
-    array([33,  3,  0,  0], dtype=uint8)
-    """
-    padded = np.pad(codes, (0, -codes.size % 8))
-    each = np.unpackbits(padded[:, None], axis=1, count=bits, bitorder="little")
-    return np.packbits(each, bitorder="little")
-
-
-def unpack(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
-    """The inverse of `pack`.
-
-    >>> unpack(np.array([33, 3, 0, 0], np.uint8), 4, 3)
-    array([1, 2, 3], dtype=uint8)
-    """
-    each = np.unpackbits(packed, bitorder="little").reshape(-1, bits)
-    return np.packbits(each, axis=1, bitorder="little")[:size, 0]
-
-
 def decode(codes: np.ndarray, levels: Levels, norm: np.ndarray, factor: float = 1.0) -> np.ndarray:
     """``level·factor·norm``; NaN where the norm is not finite."""
     with np.errstate(over="ignore"):
@@ -179,3 +162,142 @@ def decode(codes: np.ndarray, levels: Levels, norm: np.ndarray, factor: float = 
             * np.where(np.isfinite(norm), norm, np.float32(0))
         )
     return np.where(np.isfinite(norm), value, np.float32(np.nan))
+
+
+@register_codec
+class ExponentialCodec(Codec):
+    """Packed codes, combined by a registered reduction.
+
+    Every rank owns 1/n of the codes: a scatter brings it the n shards, the reduction combines them,
+    a gather returns the result, with the traffic of a ring allreduce. A gather may be fused with
+    others, a scatter never is: of a small message every rank gathers all codes and reduces them
+    itself. The dither belongs to the element, so that both ways give the same bits.
+    """
+
+    levels = "exponential"
+    parameters = ("base", "reduction")
+    dtype = np.uint8
+    what = "code"
+    needs_all = True
+    cuda = True
+
+    @classmethod
+    def complete(cls, config: "Config") -> dict[str, Any]:
+        from horovod_gqsgd.reductions import get_reduction  # which needs these levels
+
+        bits = config.bits
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
+            raise invalid("bits", bits, '2 to 8 with levels="exponential"')
+        octave = _octave(config.base, bits)
+        reduction = config.reduction or "exact"
+        get_reduction(reduction)
+        base = next(base for base, each in OCTAVES.items() if each == octave)
+        return {"base": base, "reduction": reduction}
+
+    @classmethod
+    def identity(cls, config: "Config") -> dict[str, str]:
+        return {"reduction": config.reducer.identity}
+
+    @classmethod
+    def stays_on_device(cls, config: "Config") -> bool:
+        from horovod_gqsgd.reductions import BUILTIN
+
+        return config.reduction in BUILTIN
+
+    @classmethod
+    def mean(
+        cls,
+        config: "Config",
+        arrays: Sequence[np.ndarray],
+        norm: np.ndarray,
+        dither: Dither,
+        factor: float,
+    ) -> np.ndarray:
+        levels, n, size = config.code, len(arrays), norm.size
+        scale, draw = scale_for(norm), getattr(dither, config.rounding)
+        rows = [levels.encode_scaled(x, scale, draw(i, n, 0, size)) for i, x in enumerate(arrays)]
+        reduced = config.reducer.reduce(np.stack(rows), levels, dither.reduction(0, size))
+        return decode(reduced, levels, norm, factor)
+
+    @property
+    def reduction(self) -> str:
+        return self.config.reducer.name
+
+    @property
+    def unit(self) -> int:
+        """Bytes of a group of eight codes."""
+        return self.config.bits
+
+    @property
+    def section(self) -> int:
+        return sections.code_elements(self.config.bits)
+
+    def length(self, size: int) -> int:
+        """Bytes: whole groups of eight codes."""
+        return shards.group_count(size) * self.config.bits
+
+    def ways(self) -> tuple[tuple[Round, ...], ...]:
+        by_shards = Round("codes", "scatter", reduce=True), Round("reduced", "gather")
+        return by_shards, (Round("codes", "gather", reduce=True),)
+
+    def second_way(self, length: Any, n: Any) -> Any:
+        """Of a small message every rank reduces all codes."""
+        return shards.gathers(length, n)
+
+    def encode(
+        self,
+        x: np.ndarray,
+        norm: np.ndarray,
+        out: np.ndarray,
+        dither: Dither,
+        start: int = 0,
+        stop: int | None = None,
+        own: np.ndarray | None = None,
+    ) -> None:
+        from horovod_gqsgd.kernels import exponential
+
+        config = self.config
+        scheme = (dither, config.rounding, self.rank, self.n)
+        own = None if own is None else own.view(np.float32)
+        exponential.encode(x, norm, config.block, config.code, out, *scheme, start, stop, own)
+
+    def reduce(
+        self,
+        rows: np.ndarray,
+        out: np.ndarray,
+        sizes: Sequence[int],
+        low: int,
+        dithers: Sequence[Dither],
+    ) -> None:
+        from horovod_gqsgd.kernels import reduce
+
+        config, bits = self.config, self.config.bits
+        for piece in shards.pieces(sizes, low, low + out.size // bits):
+            part = slice(piece.low * bits, piece.high * bits)
+            where = (out[part], piece.elements, dithers[piece.tensor], piece.start)
+            reduce.reduce(config.reducer, rows[:, part], config.code, *where)
+
+    def decode(
+        self,
+        payload: np.ndarray,
+        norm: np.ndarray,
+        out: np.ndarray,
+        factor: float,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        from horovod_gqsgd.kernels import exponential
+
+        config = self.config
+        exponential.decode(payload, norm, config.block, config.code, out, factor, start, stop)
+
+
+def _octave(base: float | None, bits: int) -> int:
+    """Levels per octave for a base; by default the most with which the last is at most 2^-10."""
+    if base is None:
+        return 4 if bits >= 7 else 2 if bits == 6 else 1
+    if isinstance(base, int | float) and not isinstance(base, bool):
+        for known, octave in OCTAVES.items():
+            if math.isclose(base, known, rel_tol=1e-6):
+                return octave
+    raise invalid("base", base, "2, 2**0.5, 2**0.25 or None")

@@ -1,48 +1,27 @@
-"""Exchanges, written as they happen: each ``yield`` waits for one of Horovod's handles.
+"""Exchanges under way: an `Operation` goes on whenever what it waits for is ready.
 
-Nobody blocks on the way. `Operation` goes on with an exchange whenever the handle it waits for
-has completed; the thread of `progress` calls it.
+The thread of `progress` calls it.
 """
 
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from horovod.torch.mpi_ops import Average
 
 from horovod_gqsgd.agreement import translate
-from horovod_gqsgd.torch import native
+from horovod_gqsgd.exchange import Steps
 from horovod_gqsgd.torch.device import Cuda
-
-#: What an exchange waits for: Horovod's handles, and events of a GPU.
-Steps = Generator[Any, None, Any]
-
-
-class Call(NamedTuple):
-    """What Horovod's Python layer asked for, besides the tensors."""
-
-    name: str
-    op: int
-    divisor: int
-    prescale: float
-    postscale: float
-    process_set: int
-    members: int | None = None  # of a group
-
-    def factor(self, n: int) -> float:
-        """What the mean is multiplied by at decode."""
-        scale = self.prescale * self.postscale / self.divisor
-        return scale if self.op == Average else scale * n
+from horovod_gqsgd.transports import horovod_torch as native
+from horovod_gqsgd.transports.base import Transport
+from horovod_gqsgd.transports.horovod_torch import Call
 
 
 class Operation:
     """An exchange under way; on the stream of a GPU that it began on, if tensors are there."""
 
-    def __init__(self, name: str, steps: Steps, place: Cuda | None = None) -> None:
-        self.name = name
+    def __init__(self, transport: Transport, steps: Steps, place: Cuda | None = None) -> None:
+        self.transport = transport
         self.done = False
         self.error: BaseException | None = None
         self._place = place
@@ -64,11 +43,11 @@ class Operation:
         moved = False
         while not self.done:
             try:
-                if not native.poll(self._waiting):
+                if not self.transport.ready(self._waiting):
                     break
                 moved = True
                 with self._active():
-                    native.finish(self._waiting)
+                    self.transport.finish(self._waiting)
                     self._waiting = next(self._steps, None)
                     if self._waiting is None:
                         self._filled = self._place.event() if self._place else None
@@ -79,7 +58,7 @@ class Operation:
 
     def fail(self, error: BaseException) -> None:
         """Be done, with an error for whoever waits."""
-        self.error, self.done = translate(self.name, error), True
+        self.error, self.done = translate(self.transport.name, error), True
 
     def deliver(self) -> None:
         """Raise what went wrong; else let what the caller does next see the outputs filled."""
@@ -87,26 +66,6 @@ class Operation:
             raise self.error
         if self._place:
             self._place.await_here(self._filled)
-
-
-def overlapped(streams: Iterable[Steps], at_once: int = 2) -> Steps:
-    """Exchanges of the same kind, some at a time: one's kernels run while the other's bytes travel.
-
-    More than two allreduces Horovod would fuse, and deliver together.
-    """
-    rest = iter(streams)
-    waiting = deque((next(stream), stream) for stream in islice(rest, at_once))
-    while waiting:
-        handle, stream = waiting.popleft()
-        yield handle
-        try:
-            for following in chain([stream], rest):
-                with suppress(StopIteration):
-                    waiting.append((next(following), following))
-                    break
-        except Exception:
-            yield from [handle for handle, _stream in waiting]  # ranks fail together: let them end
-            raise
 
 
 def uncompressed(

@@ -9,7 +9,7 @@ import numpy as np
 
 from horovod_gqsgd import agreement
 from horovod_gqsgd.agreement import HEADER
-from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd.codecs import Codec
 from horovod_gqsgd.dither import Dither
 from horovod_gqsgd.sections import Part, Section
 from horovod_gqsgd.statistics import statistics
@@ -43,7 +43,7 @@ class Agreed(NamedTuple):
     dithers: list[Dither]
 
 
-class Bucket:
+class Plan:
     """One tensor, or a group, of given ``sizes`` on its way through a scheme.
 
     ``head`` is the int32 vector for Max: header, with exponential levels the roll, and the norms
@@ -54,7 +54,7 @@ class Bucket:
 
     def __init__(
         self,
-        codec: LinearCodec | ExponentialCodec,
+        codec: Codec,
         name: str,
         sizes: Sequence[int],
         dtypes: Sequence[str],
@@ -67,7 +67,7 @@ class Bucket:
         self.names = [name if single else f"{name}.{i}" for i in range(len(sizes))]
         self.counts = [codec.norm_count(size) for size in sizes]
         self.by_max = codec.config.p == "inf"
-        self.start = HEADER + (codec.n if isinstance(codec, ExponentialCodec) else 0)
+        self.start = HEADER + codec.n * codec.needs_all
         self.head_size = self.start + self.by_max * sum(self.counts)
         self.sums_size = 0 if self.by_max else sum(self.counts)
         self.norm_spans = spans(self.counts, self.start if self.by_max else 0)

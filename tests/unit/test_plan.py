@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from horovod_gqsgd import agreement, reductions
+from horovod_gqsgd import agreement, reductions, reference
 from horovod_gqsgd.agreement import HEADER, JoinedError
-from horovod_gqsgd.bucket import Bucket
-from horovod_gqsgd.codec import ExponentialCodec, LinearCodec
+from horovod_gqsgd.codecs.exponential import ExponentialCodec
+from horovod_gqsgd.codecs.linear import LinearCodec
 from horovod_gqsgd.config import Config
-from tests.parallel import specification
+from horovod_gqsgd.plan import Plan
 
 SIZES = [3000, 1500]
 
@@ -25,7 +25,7 @@ def ranks(n, **parameters):
         for rank in range(n)
     ]  # fmt: skip
     dtypes = ["float32"] * len(SIZES)
-    buckets = [Bucket(codec(config, rank, n), "x", SIZES, dtypes, 1.0) for rank in range(n)]
+    buckets = [Plan(codec(config, rank, n), "x", SIZES, dtypes, 1.0) for rank in range(n)]
     return buckets, arrays
 
 
@@ -52,7 +52,7 @@ def test_linear_bucket_gives_the_specified_means(norm):
     buckets[0].decode(total, buckets[0].read(head, sums), outputs)
     for i, output in enumerate(outputs):
         config = buckets[0].codec.config
-        mean = specification.mean([x[i] for x in arrays], config, f"x.{i}", 2)
+        mean = reference.mean([x[i] for x in arrays], config, f"x.{i}", 2)
         np.testing.assert_array_equal(output, mean)
 
 
@@ -67,7 +67,7 @@ def test_exponential_bucket_misses_a_rank_that_has_joined():
 
 def test_ranks_that_differ_are_described():
     bucket = ranks(2)[0][0]
-    other = Bucket(bucket.codec, "x", SIZES, ["float64"] * 2, 1.0)
+    other = Plan(bucket.codec, "x", SIZES, ["float64"] * 2, 1.0)
     rows = np.stack([bucket.description(), other.description()])
     assert "dtype is float32 on rank 0; float64 on rank 1" in str(agreement.explain("x", rows))
 
@@ -81,7 +81,7 @@ def test_descriptions_have_one_length_whatever_they_hold(monkeypatch, odd):
         reductions.register_reduction(name, reductions.exact)
         config = Config(levels="exponential", reduction=name, min_size=10**200, seed=2**32 - 1)
         codec = ExponentialCodec(config, 0, 2)
-        bucket = Bucket(codec, "x", sizes, ["float16", "float32"] * 100, 1 / 3)
+        bucket = Plan(codec, "x", sizes, ["float16", "float32"] * 100, 1 / 3)
         rows.append(bucket.description())
     assert {row.size for row in rows} == {agreement.DESCRIPTION}
     said = str(agreement.explain("x", np.stack(rows), [4, 7]))

@@ -1,4 +1,4 @@
-"""Horovod's own operations as they are in TensorFlow graphs, under names that all ranks share."""
+"""Horovod's operations as they are in TensorFlow graphs, under names that all ranks share."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from horovod.common.process_sets import _temp_process_set_object
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow.mpi_ops import Average, Sum
+from horovod.tensorflow.mpi_ops import Average, Max, Sum
 
 from horovod_gqsgd.agreement import translate
 
@@ -77,24 +77,39 @@ class Call(NamedTuple):
             return self.key
         return tf.compat.v1.get_default_graph().unique_name(self.key, mark_as_used=False)
 
-    def first(self, tensor: Any, op: int) -> Any:
-        """Allreduce under the call's own name, as a rank that does not compress would do.
+    def announce(self, head: Any) -> Any:
+        """Max under the call's own name, as a rank that does not compress would do.
 
         In a group, member for member: Horovod tells ranks that differ, where they would wait for
         one another otherwise. It tells what became of the member that it completed last, so all
-        differ if one does: each has the length of the tensor in its shape, and no elements.
+        differ if one does: each has the length of the head in its shape, and no elements.
         """
         if self.members is None:
-            return self._run(mpi_ops._allreduce, tensor, name=self.name, op=op)
-        other = tf.zeros([tf.size(tensor), 0], tensor.dtype)
-        group = [tensor, *[other] * (self.members - 1)]
-        return self._run(mpi_ops._grouped_allreduce, group, name=self.name, op=op)[0]
+            return self._run(mpi_ops._allreduce, head, name=self.name, op=Max)
+        other = tf.zeros([tf.size(head), 0], head.dtype)
+        group = [head, *[other] * (self.members - 1)]
+        return self._run(mpi_ops._grouped_allreduce, group, name=self.name, op=Max)[0]
 
-    def later(self, operation: Any, place: int, *arguments: Any, **options: Any) -> Any:
-        """The collective in the given ``place`` after the first.
+    def sum(self, place: int, payload: Any) -> Any:
+        """A collective, as those below, in the given ``place`` after the first.
 
         Ranks that differ in what they do next meet under one name, and Horovod tells them all.
         """
+        return self._later(mpi_ops._allreduce, place, payload, op=Sum)
+
+    def gather(self, place: int, rows: Any) -> Any:
+        """The rows of all ranks, one after the other."""
+        return self._later(mpi_ops.allgather, place, rows)
+
+    def scatter(self, place: int, rows: Any, splits: Any) -> Any:
+        """So many rows to every rank."""
+        return self._later(mpi_ops.alltoall, place, rows, splits)[0]
+
+    def size(self) -> Any:
+        """How many ranks there are, as a node that TensorFlow does not know the value of."""
+        return mpi_ops.size_op(self.process_set)
+
+    def _later(self, operation: Any, place: int, *arguments: Any, **options: Any) -> Any:
         return self._run(operation, *arguments, name=f"{self.key}.gq.{place}", **options)
 
     def uncompressed(self, tensors: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Transports: the collectives that payloads travel by, a module for each library that has them."""
