@@ -43,7 +43,8 @@ def test_a_codec_does_what_the_reference_says(levels, dtype):
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal(size).astype(dtype) for _ in range(n)]
     norm = np.stack([_norms(config, x, i, n) for i, x in enumerate(arrays)]).max(axis=0)
-    dither, rows = Dither(config.seed, 0, "x"), []
+    dither = Dither(config.seed, 0, "x")
+    rows: list[np.ndarray] = []
     for rank, x in enumerate(arrays):
         codec = config.codec(config, rank, n)
         rows.append(np.zeros(codec.length(size), codec.dtype))
