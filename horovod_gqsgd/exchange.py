@@ -83,9 +83,12 @@ def exchange(message: Message) -> Steps:
     ways = [
         _Journey(message, payload, result, section).travel(rounds, tag) for section, tag in sections
     ]
-    # More than two sums Horovod would fuse, and deliver together. Scatters it never fuses: each is
-    # carried out while others are reduced.
-    yield from overlapped(ways, at_once=2 if rounds[0].kind == "sum" else len(sections))
+    if len(ways) == 1:
+        yield from ways[0]  # as nearly always: what follows would cost small tensors time
+    else:
+        # More than two sums Horovod would fuse, and deliver together. Scatters it never fuses: each
+        # is carried out while others are reduced.
+        yield from overlapped(ways, at_once=2 if rounds[0].kind == "sum" else len(ways))
     message.release()
 
 
@@ -104,6 +107,10 @@ def _agree(message: Message) -> Steps:
 
 class _Journey:
     """A section of a message on its way from encode to decode."""
+
+    __slots__ = (  # thousands are under way at once, which the garbage collector looks through
+        "codec", "failure", "message", "part", "payload", "result", "section", "transport",
+    )  # fmt: skip
 
     def __init__(self, message: Message, payload: Any, result: Any, section: Section) -> None:
         self.message, self.codec, self.transport = message, message.codec, message.transport

@@ -105,7 +105,7 @@ class Call(NamedTuple):
         return scale if self.op == Average else scale * n
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HorovodTorch:
     """The collectives of one call: see `transports.base.Transport`."""
 
