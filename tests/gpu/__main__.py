@@ -11,7 +11,7 @@ REPORT = ROOT / "output" / "gpu-report.md"
 def main() -> int:
     """Run both, show and write what they say; returns the exit status of the tests."""
     tests = [sys.executable, "-m", "pytest", "-rs", "-v", "tests/gpu", *sys.argv[1:]]
-    speed = [sys.executable, "benchmarks/cuda.py"]
+    speed = [sys.executable, "benchmarks/gpu.py"]
     parts, status = ["# horovod_gqsgd on a GPU"], 0
     for title, command in (("Tests", tests), ("Speed", speed)):
         done = subprocess.run(

@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import sys
+from importlib import metadata
+from pathlib import Path
 
 import horovod.torch as hvd
 import pytest
@@ -100,3 +103,10 @@ def test_parity_report_tells_what_lies_outside_the_spread(tmp_path):
     assert "| 98.000 | -0.500 | -1.000 to +0.000 | yes | 10 | 30 dB |" in by_name["gqsgd"]
     assert "| 96.000 | -2.500 | -3.000 to -2.000 | **no** | 10 | 12 dB |" in by_name["gqsgd:bits=5"]
     assert (tmp_path / "parity.png").stat().st_size > 10_000
+
+
+def test_no_script_hides_a_package():
+    """Theirs is the first folder that Python looks in: torch would import a cuda.py of ours."""
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    here = {path.stem for path in folder.iterdir()} - {"__pycache__"}
+    assert not here & {*sys.stdlib_module_names, *metadata.packages_distributions()}

@@ -1,6 +1,6 @@
 """Throughput of the CUDA kernels, as a share of what a plain copy on the same GPU reaches.
 
-``python benchmarks/cuda.py`` prints a Markdown report of the machine and of every operation.
+``python benchmarks/gpu.py`` prints a Markdown report of the machine and of every operation.
 """
 
 from __future__ import annotations
